@@ -1,0 +1,503 @@
+# SPDX-License-Identifier: MIT
+"""The one engine of both faces: how a claim is asked for, waited for, found again, and settled.
+
+It is written as coroutines that await nothing but their `Io`, so the blocking face steps them without an event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import history
+from ._ask import Ask
+from ._breaker import Breaker
+from ._clock import StoreClock
+from ._heartbeat import Heartbeat, Watchdog
+from ._io import Io, step
+from ._keeper import Keeper, Kept, Sweeper
+from ._local import LocalRuns
+from ._observers import observers
+from .backend import (
+    BUSY,
+    FAILED,
+    FINISHED,
+    GAVE_UP,
+    HANDLED,
+    LATE,
+    LEASE,
+    MISMATCH,
+    ROLLING,
+    STALE,
+    UNUSED,
+    WON,
+    Answer,
+    Driver,
+    Record,
+    Settled,
+    Settlement,
+    WriteBack,
+)
+from .duration import SECOND
+from .errors import ConfigurationError, LeaseLost, OutcomeUnknown, Unavailable, Unrecorded
+from .grant import NEVER, SETTLED, BaseGrant
+from .policy import MOST_EARLY
+from .schedule import Slot
+from .verdict import UNAVAILABLE, Refused, text
+
+#: How often a claim is asked anew at the most because the store's time showed another slot, or its fate was unknown.
+ROUNDS = 16
+#: The pauses of a waiter that the store does not wake: the first, the longest (seconds), and the growth.
+FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 1.0, 1.5
+#: The longest that one watch runs, so that a waiter notices an expiry that nobody announces (seconds).
+LONGEST_WATCH = 5.0
+
+
+class Engine:
+    """The state of one client: the store's clock as far as known, the heartbeat, the keeper, the breaker, the local memory."""
+
+    def __init__(
+        self, driver: Driver, io: Io, grant_type: type[BaseGrant], label: Callable[[], str], clock: Callable[[], float], timeout: float
+    ):
+        self.driver = driver
+        self.io = io
+        self.clock = clock
+        self.timeout = timeout
+        self._grant_type = grant_type
+        self._make_label = label
+        self._label = label()
+        self.store_clock = StoreClock()
+        self.heartbeat = Heartbeat(driver, clock, self._observe, Sweeper(driver, clock))
+        self.watchdog = Watchdog(clock)
+        self.keeper = Keeper(driver, clock, timeout)
+        self.breaker = Breaker()
+        self.local = LocalRuns()
+        self.closed = False
+        self.wraps: Callable[[Callable[[], object]], Callable[[], object]] | None = None
+
+    # -- claims
+
+    async def acquire(self, ask: Ask) -> BaseGrant | Refused:
+        """Ask until won, refused, or no longer worth waiting for."""
+        owner = os.urandom(16).hex()
+        wait = ask.terms.wait
+        wait_until = self.clock() + wait if wait else 0.0
+        pause = FIRST_PAUSE
+        while True:
+            verdict = await self._claim(ask, owner)
+            if not wait or not isinstance(verdict, Refused) or verdict.verdict != BUSY:
+                break
+            left = wait_until - self.clock()
+            if left <= 0:
+                break
+            pause = await self._wait(verdict, left, pause)
+        if observers.listening:
+            if isinstance(verdict, Refused):
+                observers.tell("rota_refused", refused=verdict)
+            else:
+                observers.tell("rota_granted", grant=verdict)
+        return verdict
+
+    async def _wait(self, busy: Refused, left: float, pause: float) -> float:
+        """Wait until the holder's lease can have ended; return the next pause."""
+        record, now = busy.record, busy.now
+        expires_in = (record.expires_at - now) / SECOND + 0.001 if record is not None and now is not None else pause
+        if record is not None and "watch" in self.driver.capabilities.verbs:
+            try:
+                await self.io.watch(busy.name, record.owner, max(0.001, min(left, expires_in, LONGEST_WATCH)))
+                return FIRST_PAUSE
+            except Unavailable:
+                pass  # the store can't wake us: look again after a pause
+        # a random part keeps waiters from asking in step
+        await self.io.sleep(max(0.001, min(left, expires_in, pause * random.uniform(0.7, 1.0))))
+        return min(pause * GROWTH, LONGEST_PAUSE)
+
+    async def _claim(self, ask: Ask, owner: str) -> BaseGrant | Refused:
+        """Ask once, whatever it takes to get an answer that counts, within the timeout; then what `on_unavailable` says (F2)."""
+        if self.closed:
+            raise Unavailable("the client is closed")
+        started = self.clock()
+        if not self.breaker.admits(started):
+            return self._unavailable(ask, Unavailable("the store did not answer a moment ago, and is asked again in a moment (F4)"))
+        try:
+            verdict = await self._ask_store(ask, owner, started + ask.terms.timeout)
+        except Unavailable as error:
+            self.breaker.failed(self.clock())
+            return self._unavailable(ask, error)
+        self.breaker.answered()
+        return verdict
+
+    async def _ask_store(self, ask: Ask, owner: str, deadline: float) -> BaseGrant | Refused:
+        io, clock, store_clock = self.io, self.clock, self.store_clock
+        back, unknown = ask.catch_up, False
+        apply_until = 0
+        settled = False  # whether it is certain that this owner id holds nothing but what is returned
+        try:
+            if not store_clock.known:
+                await self._look(ask, deadline)
+            for _ in range(ROUNDS):
+                sent = clock()
+                left = deadline - sent
+                if left <= 0:
+                    break
+                now = store_clock.now(sent)
+                slot = ask.aim(now, back)
+                apply_until = now + int(left * SECOND)
+                claim = ask.claim(owner, self._label, slot, apply_until, back)
+                try:
+                    answer = await io.claim(claim, left)
+                except OutcomeUnknown:
+                    unknown = True
+                    if deadline - clock() < 0.01:
+                        raise
+                    await io.sleep(min(0.02, left / 4))
+                    continue  # L7: resolved by the same claim again, which wins, finds, or is refused
+                self._observe(answer.now, sent, clock())
+                verdict = answer.verdict
+                if verdict == WON:
+                    settled = True
+                    return self._won(ask, owner, sent, slot, answer)
+                if verdict == FINISHED:  # granted by a request that we thought lost, and run out since
+                    owner = os.urandom(16).hex()
+                    continue
+                if verdict == STALE:
+                    if answer.now is None:
+                        break
+                    continue
+                if slot is not None and ask.floating and answer.now is not None:
+                    if self._misses(ask, slot, answer.now[0], back):
+                        continue  # the store's time lies in another slot than we thought: ask for that one
+                    if back and verdict in (HANDLED, LATE):
+                        back = False
+                        continue
+                settled = not unknown
+                return self._refused(ask, slot, claim.not_before, answer)
+            raise Unavailable(f"no answer that counts within {ask.terms.timeout:g}s")
+        except (ConfigurationError, OutcomeUnknown):
+            raise
+        except Unavailable:
+            settled = not unknown
+            raise
+        finally:
+            if apply_until and not settled:
+                # cancelled, interrupted or unknown: finish the owner id, so that no grant of it is left (L7, L8)
+                self._abandon(ask, owner, apply_until)
+
+    async def _look(self, ask: Ask, deadline: float) -> None:
+        """Learn the store's time before the first claim: it says until when a claim may be applied, and which slot is meant."""
+        sent = self.clock()
+        now = await self.io.now(max(0.001, deadline - sent))
+        if now is not None:
+            self._observe(now, sent, self.clock())
+        elif ask.kind != LEASE:
+            raise ConfigurationError("the store's time can't be known here, and windows are decided by it; leases work")
+
+    @staticmethod
+    def _misses(ask: Ask, slot: Slot, now: int, back: bool) -> bool:
+        aimed = ask.aim(now, back)
+        return aimed is not None and aimed.start != slot.start
+
+    def _won(self, ask: Ask, owner: str, sent: float, slot: Slot | None, answer: Answer) -> BaseGrant:
+        record = answer.record
+        assert record is not None
+        if record.slot_start is not None and (slot is None or slot.start != record.slot_start):
+            slot = Slot(record.slot_start, record.slot_end)  # rolling: the store decided it; or a grant found again
+        ttl = max(ask.terms.ttl_s, answer.ttl / SECOND)
+        grant = self._grant_type(self, ask, owner, sent, record, slot, ttl, answer.before)
+        before = answer.before
+        if before is not None and ask.kind != LEASE and before.kind:
+            self._compare_schedules(grant, before, record)
+        if not ask.overlap:
+            self.heartbeat.add(grant)
+        if callable(ask.terms.on_lost):
+            self._listen_for_user(grant)
+        return grant
+
+    def _compare_schedules(self, grant: BaseGrant, before: Record, record: Record) -> None:
+        """W8: another schedule under the name, or slots that overlap because two hosts have different zone data."""
+        if before.kind == ROLLING:
+            return
+        if before.schedule != record.schedule:
+            self._warn(grant, f"the schedule was {before.schedule!r} and is now {record.schedule!r}; the mark stays (W8)")
+        elif (
+            before.slot_start == before.mark
+            and before.mark is not None
+            and before.slot_end is not None
+            and record.slot_start is not None
+            and before.mark < record.slot_start < before.slot_end
+        ):
+            self._warn(
+                grant,
+                f"the slot of {text(record.slot_start)} lies inside the handled slot of {text(before.mark)}:"
+                f" zone data {before.zone_data or 'none'} there, {record.zone_data or 'none'} here (W8)",
+            )
+
+    def _refused(self, ask: Ask, slot: Slot | None, not_before: int, answer: Answer) -> Refused:
+        record, now = answer.record, None if answer.now is None else answer.now[0]
+        verdict = answer.verdict
+        if verdict == MISMATCH:
+            assert record is not None
+            raise ConfigurationError(f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}: use another name, or forget it (W8)")
+        ahead = False
+        if verdict == HANDLED and record is not None and record.mark is not None and now is not None:
+            # the farthest that an early arrival can have moved it (W5)
+            ahead = record.mark > now + MOST_EARLY
+            if ahead:
+                self.warn(ask.name, f"the mark {text(record.mark)} lies ahead of the store's time {text(now)} (W7)")
+        next_start = slot.end if verdict == HANDLED and slot is not None else None
+        return Refused(verdict, ask.name, slot, record, now, not_before=not_before, mark_ahead=ahead, next_start=next_start)
+
+    # -- the store is away
+
+    def _unavailable(self, ask: Ask, error: Unavailable) -> BaseGrant | Refused:
+        """F2: what a claim does that can't be asked."""
+        if observers.listening:
+            observers.tell("rota_unavailable", name=ask.name, error=error)
+        policy = ask.terms.on_unavailable
+        if policy == "raise":
+            raise error
+        if policy == "skip":
+            return Refused(UNAVAILABLE, ask.name, cause=error)
+        slot, source = self._degraded_slot(ask)
+        if slot is not None and self.local.covers(ask.kind, ask.name, slot.start):
+            return Refused(HANDLED, ask.name, slot, None, slot.start, cause=None)
+        grant = self._grant_type(self, ask, "", self.clock(), None, slot, 0.0, None)
+        self._warn(grant, f"going ahead without the store{source}: {error}")
+        return grant
+
+    def _degraded_slot(self, ask: Ask) -> tuple[Slot | None, str]:
+        """F3: the planned slot, else that of the last known store time plus elapsed time, else that of the local clock."""
+        if ask.kind == LEASE:
+            return None, ""
+        if self.store_clock.known:
+            now, source = self.store_clock.now(self.clock()), ""
+        else:
+            now, source = time.time_ns() // 1000, ", by this host's clock"
+        if ask.kind == ROLLING:
+            return Slot(now, now + ask.period), source
+        return ask.aim(now), source if ask.floating else ""
+
+    # -- settling
+
+    async def settle(self, grant: BaseGrant, result: str) -> None:
+        """End a grant (W3, L4, F5)."""
+        if grant.outcome:
+            return
+        ask = grant._ask
+        if not grant._owner:
+            self._settle_degraded(grant, result)
+            return
+        if self._is_forked(grant):
+            raise LeaseLost(f"{grant.name}: {grant._lost}")
+        if result == FAILED and 0 < ask.max_attempts <= grant.attempt:
+            result = GAVE_UP
+        settlement = Settlement(grant.name, grant._owner, result, ask.retention, self._history(grant, result))
+        grant.outcome = result  # from here on a renewal that is refused is no loss
+        deadline, pause = self.clock() + ask.terms.timeout, 0.02
+        while True:
+            try:
+                settled = await self.io.settle(settlement, max(0.001, deadline - self.clock()))
+            except Unavailable as error:
+                if self.clock() + pause < deadline:
+                    try:
+                        await self.io.sleep(pause)
+                    except BaseException:
+                        self._keep(grant, settlement)
+                        raise
+                    pause *= 2
+                    continue
+                self._keep(grant, settlement)
+                if result in (HANDLED, GAVE_UP):
+                    raise Unrecorded(
+                        f"{grant.name}: the work is done, its outcome {result!r} is not confirmed yet and kept: {error}"
+                    ) from error
+                return
+            except BaseException:
+                self._keep(grant, settlement)
+                raise
+            break
+        self._note_settled(grant, settlement, settled)
+
+    def _note_settled(self, grant: BaseGrant, settlement: Settlement, settled: Settled) -> None:
+        result, record = settlement.result, settled.record
+        self.heartbeat.remove(grant)
+        if grant._listener is not None:
+            self.watchdog.remove(grant)
+        applied, ended = settled.applied, settled.result
+        if not applied and record is not None and record.last_owner == settlement.owner:
+            applied, ended = True, record.last_result  # an earlier request was applied, and a later grant has been made since
+        if applied and ended != result:
+            applied = False
+        if not applied:
+            grant.outcome = "lost"
+            lost_before = grant._lost
+            grant._lost = grant._lost or "a later grant was made"
+            if result == HANDLED and grant._ask.terms.on_lost == "continue":
+                self._write_back(grant)  # F2: it went on, degraded
+                grant.outcome = HANDLED
+                return
+            if observers.listening:
+                observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
+            raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; a later grant was made, and {result!r} was not recorded")
+        if settled.expired:
+            grant._lost = grant._lost or "it ran out before it was settled"
+        else:
+            grant._lost = grant._lost or SETTLED
+        if result == HANDLED and grant.slot is not None:
+            self.local.add(grant.name, *grant.slot)
+        if observers.listening:
+            observers.tell("rota_settled", grant=grant, outcome=result, expired=settled.expired)
+
+    def _history(self, grant: BaseGrant, result: str) -> bytes:
+        record, slot = grant.record, grant.slot
+        assert record is not None
+        run = history.Run(
+            None if slot is None else slot.start,
+            None if slot is None else slot.end,
+            record.token,
+            record.granted_at,
+            max(record.granted_at, self.store_clock.now(self.clock())),
+            result,
+            record.label,
+        )
+        return history.add(record.history, run, *history.crashed(grant._before))
+
+    def _settle_degraded(self, grant: BaseGrant, result: str) -> None:
+        grant.outcome = result
+        if result == HANDLED and grant.slot is not None:
+            self.local.add(grant.name, *grant.slot)
+            self._write_back(grant)
+        if observers.listening:
+            observers.tell("rota_settled", grant=grant, outcome=result, expired=False)
+
+    def _write_back(self, grant: BaseGrant) -> None:
+        slot = grant.slot
+        if slot is not None and "record" in self.driver.capabilities.verbs:
+            self.keeper.keep(Kept(None, NEVER, 0, self._as_write_back(grant, slot), lambda ended: None))
+
+    def _as_write_back(self, grant: BaseGrant, slot: Slot) -> WriteBack:
+        ask = grant._ask
+        schedule = ask.schedule
+        return WriteBack(
+            grant.name,
+            self._label,
+            ask.kind,
+            ask.retention,
+            "" if schedule is None else schedule.canonical,
+            "" if schedule is None else schedule.zone_data,
+            slot.start,
+            slot.end,
+        )
+
+    def _keep(self, grant: BaseGrant, settlement: Settlement) -> None:
+        """F5: an unconfirmed success is said again while the process lives, renewals going on; anything else until expiry has done it."""
+        success = settlement.result in (HANDLED, GAVE_UP)
+        grant.outcome = "unrecorded" if success else settlement.result
+        if success and settlement.result == HANDLED and grant.slot is not None:
+            self.local.add(grant.name, *grant.slot)
+        if not success:
+            self.heartbeat.remove(grant)
+        write_back = None
+        if success and grant.slot is not None and "record" in self.driver.capabilities.verbs:
+            write_back = self._as_write_back(grant, grant.slot)
+        until = NEVER if success else self.clock() + grant._ttl
+
+        def done(ended: str) -> None:
+            self.heartbeat.remove(grant)
+            if success:
+                grant.outcome = ended
+            if observers.listening:
+                observers.tell("rota_settled", grant=grant, outcome=ended, expired=False)
+
+        if observers.listening:
+            observers.tell("rota_settled", grant=grant, outcome=grant.outcome, expired=False)
+        self.keeper.keep(Kept(settlement, until, 0, write_back, done))
+
+    def _abandon(self, ask: Ask, owner: str, apply_until: int) -> None:
+        """L7, L8: finish an owner id whose claim may have been, or may yet be, applied."""
+        settlement = Settlement(ask.name, owner, UNUSED, ask.retention)
+        self.keeper.keep(Kept(settlement, self.clock() + ask.terms.timeout + ask.terms.ttl_s, apply_until, None, lambda ended: None))
+
+    # -- losing
+
+    def listen(self, grant: BaseGrant, listener: Callable[[], object]) -> None:
+        """Call the listener, once, when the grant is lost."""
+        first = grant._listener
+        grant._listener = listener if first is None else lambda: (first(), listener())
+        self.watchdog.add(grant)
+
+    def _listen_for_user(self, grant: BaseGrant) -> None:
+        function: Any = grant._ask.terms.on_lost
+        wrap = self.wraps
+        if wrap is None:
+            self.listen(grant, lambda: self.watchdog.call(lambda: function(grant)))
+        else:
+            self.listen(grant, wrap(lambda: function(grant)))
+
+    def lost(self, grant: BaseGrant, reason: str) -> None:
+        """Note that a grant was lost, and tell whoever wants to know."""
+        self.heartbeat.remove(grant)
+        listener = grant._listener
+        if listener is not None and self.watchdog.remove(grant):
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody is left to be told
+                listener()
+        if observers.listening:
+            observers.tell("rota_lost", grant=grant, reason=reason)
+
+    def step_settle(self, grant: BaseGrant, result: str) -> None:
+        """Settle on the blocking face."""
+        step(self.settle(grant, result))
+
+    # -- notes
+
+    def warn(self, name: str, message: str) -> None:
+        """Tell an operator: observers, and the log."""
+        if observers.listening:
+            observers.tell("rota_warning", name=name, message=message)
+        import logging
+
+        logging.getLogger("rota").warning("%s: %s", name, message)
+
+    def _warn(self, grant: BaseGrant, message: str) -> None:
+        grant.warnings += (message,)
+        self.warn(grant.name, message)
+
+    def _observe(self, now: object, sent: float, received: float) -> None:
+        if isinstance(now, tuple):
+            stepped = self.store_clock.observe(now, sent, received)
+            if stepped:
+                self.warn("the store", stepped)
+        elif now is not None:
+            self.warn("the heartbeat", f"a renewal failed: {now!r}")
+
+    # -- the end, and forks
+
+    @staticmethod
+    def _is_forked(grant: BaseGrant) -> bool:
+        return grant._deadline == -NEVER
+
+    def after_fork(self) -> None:
+        """In a forked child: hold, renew, release and say nothing of the parent's (L10)."""
+        for grant in self.heartbeat.held():
+            grant._lost = "a forked child holds nothing: the parent has the lease (L10)"
+            grant._deadline = -NEVER
+        self.heartbeat.reset()
+        self.watchdog.reset()
+        self.keeper.reset()
+        self.breaker.answered()
+        self._label = self._make_label()
+        self.driver.after_fork()
+
+    def close(self) -> None:
+        """Stop renewing and keeping. A lease still held is not released: its work may go on; it ends by expiry."""
+        self.closed = True
+        for grant in self.heartbeat.held():
+            if grant.outcome != "unrecorded":
+                grant._lose("the client was closed")
+        self.keeper.close(self.timeout)
+        self.heartbeat.close()
+        self.driver.close()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""How the one engine reaches the store and waits: blocking, by a native async driver, or by a thread behind an event loop.
+
+The engine is written once, as ``async def``, and awaits nothing but these objects. The blocking face steps it without a loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from .backend import Answer, AsyncDriver, Claim, Driver, Now, Settled, Settlement
+from .errors import Unavailable
+
+T = TypeVar("T")
+
+#: Threads that carry the calls of a driver without an async twin, per client.
+THREADS = 16
+
+
+class Io(Protocol):
+    """What the engine awaits; see `Driver` for the verbs."""
+
+    async def claim(self, claim: Claim, timeout: float) -> Answer: ...
+    async def settle(self, settlement: Settlement, timeout: float) -> Settled: ...
+    async def now(self, timeout: float) -> Now | None: ...
+    async def watch(self, name: str, owner: str, timeout: float) -> bool: ...
+    async def sleep(self, seconds: float) -> None: ...
+
+
+def step(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the engine over `BlockingIo`: it never suspends, so one step ends it."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise RuntimeError("the engine awaited something other than its I/O")
+
+
+class BlockingIo:
+    """The blocking driver, called in place."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    async def claim(self, claim: Claim, timeout: float) -> Answer:
+        return self._driver.claim(claim, timeout)
+
+    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        return self._driver.settle(settlement, timeout)
+
+    async def now(self, timeout: float) -> Now | None:
+        return self._driver.now(timeout)
+
+    async def watch(self, name: str, owner: str, timeout: float) -> bool:
+        return self._driver.watch(name, owner, timeout)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - this face has no loop
+
+
+class NativeIo:
+    """An async driver: its verbs are awaited as they are."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self.claim = driver.claim
+        self.settle = driver.settle
+        self.now = driver.now
+        self.watch = driver.watch
+
+    async def sleep(self, seconds: float) -> None:
+        import asyncio
+
+        await asyncio.sleep(seconds)
+
+
+class ThreadedIo:
+    """A blocking driver behind an event loop.
+
+    A caller that is cancelled leaves at once, its thread's call runs on to its timeout. The engine hands every cancelled claim to the
+    keeper, which settles the owner id until no claim of it can be applied any more: a grant that arrives late is released.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._driver = driver
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rota-io")
+
+    async def _call(self, verb: Callable[..., T], *arguments: Any, timeout: float) -> T:
+        import asyncio
+
+        deadline = time.monotonic() + timeout
+
+        def call() -> T:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Unavailable(f"no thread was free within {timeout:g}s")
+            return verb(*arguments, left)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise Unavailable("the client is closed") from error
+            raise
+
+    async def claim(self, claim: Claim, timeout: float) -> Answer:
+        return await self._call(self._driver.claim, claim, timeout=timeout)
+
+    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        return await self._call(self._driver.settle, settlement, timeout=timeout)
+
+    async def now(self, timeout: float) -> Now | None:
+        return await self._call(self._driver.now, timeout=timeout)
+
+    async def watch(self, name: str, owner: str, timeout: float) -> bool:
+        return await self._call(self._driver.watch, name, owner, timeout=timeout)
+
+    async def sleep(self, seconds: float) -> None:
+        import asyncio
+
+        await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""What must still be said to the store: unconfirmed settlements, cancelled claims, slots that ran degraded (L7, F3, F5)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .backend import HANDLED, UNUSED, Driver, Settlement, WriteBack
+from .errors import NotSupported, RotaError, Unavailable
+
+#: The first and the longest pause between tries, seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+#: How many things are kept at the most; the oldest go first (F3: bounded memory).
+KEPT = 10_000
+
+
+class Kept(NamedTuple):
+    """One thing to say.
+
+    Attributes:
+        settlement: The settlement to repeat; None for a slot that ran degraded.
+        until: When to give up, local monotonic; infinity for a success.
+        apply_until: The store's time from which on no claim of this owner can be applied any more (L7); 0 when it was answered.
+        write_back: What to record if the settlement is lost, or instead of it.
+        done: Called when it is said, with how it ended.
+    """
+
+    settlement: Settlement | None
+    until: float
+    apply_until: int
+    write_back: WriteBack | None
+    done: Callable[[str], object]
+
+
+class Keeper:
+    """Says it as soon as the store answers again, on a thread that lives while there is something to say."""
+
+    def __init__(self, driver: Driver, clock: Callable[[], float], timeout: float) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._timeout = timeout
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with nothing: also called in a forked child (L10)."""
+        self._kept: deque[Kept] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def keep(self, kept: Kept) -> None:
+        """Take over one thing."""
+        with self._changed:
+            if len(self._kept) >= KEPT:
+                self._kept.popleft()
+            self._kept.append(kept)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="rota-keeper", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def waiting(self) -> int:
+        """Return how many things are unsaid."""
+        return len(self._kept)
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until everything is said, at most so long; return whether it is."""
+        deadline = self._clock() + seconds
+        with self._changed:
+            while self._kept and self._thread is not None:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return not self._kept
+
+    def close(self, timeout: float) -> None:
+        """Give what is unsaid one more time to be said, then stop."""
+        self.flush(timeout)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            with self._changed:
+                if not self._kept or self._closed:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+            said = self._round()
+            pause = FIRST_PAUSE if said else min(pause * 2, LONGEST_PAUSE)
+            with self._changed:
+                if self._kept and not self._closed:
+                    self._changed.wait(pause)
+
+    def _round(self) -> bool:
+        """Try each kept thing once; after the first one that the store does not answer, leave the rest for the next round."""
+        said_any = False
+        for _ in range(len(self._kept)):
+            kept = self._kept[0]
+            try:
+                ended = self._say(kept)
+            except Unavailable as error:
+                if self._clock() < kept.until:
+                    return said_any
+                ended = f"given up: {error}"
+            except Exception as error:  # a driver's own fault must not end the keeping of everything else
+                ended = f"given up: {error!r}"
+            with self._changed:
+                if self._kept and self._kept[0] is kept:
+                    self._kept.popleft()
+                    if not ended:
+                        self._kept.append(kept)
+                self._changed.notify_all()
+            if ended:
+                said_any = True
+                try:
+                    kept.done(ended)
+                except Exception:
+                    import logging
+
+                    logging.getLogger("rota").exception("noting a kept settlement failed")
+        return said_any
+
+    def _say(self, kept: Kept) -> str:
+        """Say it; return how it ended, or an empty text when it must be said again."""
+        settlement = kept.settlement
+        if settlement is not None:
+            settled = self._driver.settle(settlement, self._timeout)
+            if settled.applied:
+                return settled.result
+            record = settled.record
+            if record is not None and record.last_owner == settlement.owner:
+                return record.last_result  # it was applied, and a later grant has been made since
+            if settlement.result == UNUSED and kept.apply_until:
+                # the claim may still be on its way: final only when the store's time says that it can't be applied any more
+                passed = self._clock() >= kept.until if settled.now is None else settled.now[0] > kept.apply_until
+                return "not granted" if passed else ""
+        if kept.write_back is not None:
+            try:
+                self._driver.record(kept.write_back, self._timeout)
+            except NotSupported as error:
+                return f"given up: {error}"
+            return HANDLED
+        return "lost"
+
+
+class Sweeper:
+    """Lets any client remove a bounded batch of records that R1 lets go, now and then (R3)."""
+
+    #: Seconds between batches, and records in one.
+    EVERY, BATCH = 60.0, 100
+
+    def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._next = clock() + self.EVERY
+
+    def sweep(self, timeout: float) -> None:
+        """Remove a batch if it is time and the store needs it; whatever goes wrong is left for the next time."""
+        now = self._clock()
+        if now < self._next or "sweep" not in self._driver.capabilities.verbs:
+            return
+        self._next = now + self.EVERY
+        try:
+            self._driver.sweep(self.BATCH, timeout)
+        except RotaError:
+            return

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Observers: plug-ins that are told what happens, and can neither break nor slow the caller.
+
+Nothing is imported, called or queued while nobody listens. With a listener, events go through a bounded queue to one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pluggy
+
+#: Events that may wait; beyond that the newest are dropped and counted.
+QUEUE = 10_000
+
+
+class Observers:
+    """The one pluggy manager of the process, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self.dropped = 0
+        self._manager: pluggy.PluginManager | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with an empty queue: also called in a forked child."""
+        self._events: deque[tuple[str, dict[str, Any]]] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+
+    @property
+    def manager(self) -> pluggy.PluginManager:
+        """The plug-in manager; imports pluggy."""
+        if self._manager is None:
+            import pluggy
+
+            from . import hookspecs
+
+            self._manager = pluggy.PluginManager("rota")
+            self._manager.add_hookspecs(hookspecs)
+        return self._manager
+
+    def register(self, plugin: object, name: str | None = None) -> None:
+        """Register a plug-in; if it has hooks of ours, they are called from now on."""
+        self.manager.register(plugin, name)
+        self.manager.check_pending()
+        self.listening = any(self.manager.hook.__dict__[hook].get_hookimpls() for hook in self._hooks())
+
+    def unregister(self, plugin: object) -> None:
+        """Take it out again."""
+        self.manager.unregister(plugin)
+        self.listening = any(self.manager.hook.__dict__[hook].get_hookimpls() for hook in self._hooks())
+
+    def _hooks(self) -> list[str]:
+        return [name for name in vars(self.manager.hook) if name.startswith("rota_")]
+
+    def tell(self, hook: str, **arguments: Any) -> None:
+        """Queue one event. Call it only while `listening`."""
+        with self._changed:
+            if len(self._events) >= QUEUE:
+                self.dropped += 1
+                return
+            self._events.append((hook, arguments))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rota-observers", daemon=True)
+                self._thread.start()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until every event queued so far was handed on, at most so long; return whether it was."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._events:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                hook, arguments = self._events.popleft()
+            # one by one, so that a hook that raises keeps no other from being called
+            for implementation in getattr(self.manager.hook, hook).get_hookimpls():
+                try:
+                    implementation.function(*(arguments[name] for name in implementation.argnames))
+                except Exception:
+                    import logging
+
+                    logging.getLogger("rota").exception("the observer %r failed in %s", implementation.plugin_name, hook)
+
+
+observers = Observers()

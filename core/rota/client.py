@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: MIT
+"""Clients: what `connect` and `connect_async` return."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Generic, TypeVar, cast
+
+from . import _ask, policy
+from ._clock import monotonic
+from ._engine import Engine
+from ._io import BlockingIo, Io, NativeIo, ThreadedIo, step
+from ._registry import backend
+from .backend import Driver
+from .duration import DAY, SECOND, duration
+from .errors import ConfigurationError, Unavailable
+from .grant import AsyncGrant, BaseGrant, Grant
+from .schedule import Schedule
+from .url import Url, check_text
+from .verdict import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from .backend import AsyncDriver
+
+G = TypeVar("G", bound=BaseGrant)
+F = TypeVar("F", bound=Callable[..., Any])
+
+_clients: weakref.WeakSet[_Base[Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._engine.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def label(site: str) -> str:
+    """Return who this process is, for people: ``site host:pid``."""
+    try:
+        host = os.uname().nodename
+    except AttributeError:  # Windows
+        host = os.environ.get("COMPUTERNAME", "localhost")
+    return f"{site + ' ' if site else ''}{host}:{os.getpid()}"
+
+
+class _Base(Generic[G]):
+    """What both faces share: the checked options, and the engine."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        io: Io,
+        grant_type: type[G],
+        *,
+        prefix: str,
+        site: str,
+        timeout: policy.Duration,
+        retention: policy.Duration,
+        clock: Callable[[], float],
+    ) -> None:
+        self._prefix = prefix + "/" if prefix else ""
+        self._timeout = duration(timeout, "timeout") / SECOND
+        self._retention = duration(retention, "retention", most=None)
+        if self._retention < DAY:
+            raise ConfigurationError(f"retention={retention!r} is under a day: a token must outlive its record's name (R1)")
+        site = site or os.environ.get("ROTA_SITE", "")
+        if site:
+            check_text(site, "site", 64)
+        self.driver = driver
+        self._engine = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout)
+        self._asks: dict[Any, _ask.Ask] = {}
+        _clients.add(self)
+
+    def _full(self, name: str) -> str:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"name is text, not {type(name).__name__}")
+        if not name:
+            raise ConfigurationError("name is empty")
+        return self._prefix + name if self._prefix else name
+
+    def _cached(self, key: tuple[Any, ...], make: Callable[[], _ask.Ask]) -> _ask.Ask:
+        # options are the same call after call: checking them once is most of a claim's cost on a fast store
+        try:
+            ask = self._asks.get(key)
+        except TypeError:  # an option that can't be hashed is most likely wrong, which making the ask tells
+            return make()
+        if ask is None:
+            if len(self._asks) >= 1024:
+                self._asks.clear()
+            ask = self._asks[key] = make()
+        return ask
+
+    def _lease(self, name: str, options: dict[str, Any]) -> _ask.Ask:
+        key = (name, *options.items()) if options else name
+        ask = self._asks.get(key) if not options else None
+        if ask is not None:
+            return ask
+        return self._cached(
+            cast(Any, key),
+            lambda: _ask.lease(self._full(name), options, self.driver.capabilities, self._timeout, self._retention),
+        )
+
+    def _window(self, name: str, schedule: Schedule | None, options: dict[str, Any]) -> _ask.Ask:
+        return self._cached(
+            ("window", name, schedule, *options.items()),
+            lambda: _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention),
+        )
+
+    def _once(self, name: str, per: Any, options: dict[str, Any]) -> _ask.Ask:
+        return self._cached(
+            ("once", name, per, *options.items()),
+            lambda: _ask.once(self._full(name), per, options, self.driver.capabilities, self._timeout, self._retention),
+        )
+
+
+class Guard:
+    """A claim that is made when a ``with`` block or a decorated function is entered; refused, it raises. May be used again and again."""
+
+    def __init__(self, engine: Engine, ask: _ask.Ask, skip: bool = False) -> None:
+        self._engine = engine
+        self._ask = ask
+        self._skip = skip
+        self._entered: list[Grant] = []
+
+    @property
+    def or_skip(self) -> Guard:
+        """As a decorator: a refused call returns the falsy `Refused` instead of raising."""
+        return Guard(self._engine, self._ask, skip=True)
+
+    def _acquire(self) -> Grant | Refused:
+        return cast("Grant | Refused", step(self._engine.acquire(self._ask)))
+
+    def __enter__(self) -> Grant:
+        if self._skip:
+            raise ConfigurationError("or_skip is for decorated functions: a with block can't be skipped, use the try_ form")
+        verdict = self._acquire()
+        if isinstance(verdict, Refused):
+            verdict.raise_()
+        self._entered.append(verdict)
+        return verdict.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._entered.pop().__exit__(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        """Guard every call of a function. A generator or coroutine function is refused: its body would run outside."""
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_flags & 0x2A0:  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
+            raise ConfigurationError(f"{function!r} is no plain function; for a coroutine function use connect_async")
+
+        @wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            verdict = self._acquire()
+            if isinstance(verdict, Refused):
+                if self._skip and not isinstance(verdict.error(), Unavailable):
+                    return verdict
+                verdict.raise_()
+            with verdict:
+                return function(*args, **kwargs)
+
+        return cast(F, guarded)
+
+
+class AsyncGuard:
+    """As `Guard`, for ``async with`` and coroutine functions."""
+
+    def __init__(self, engine: Engine, ask: _ask.Ask, skip: bool = False) -> None:
+        self._engine = engine
+        self._ask = ask
+        self._skip = skip
+        self._entered: list[AsyncGrant] = []
+
+    @property
+    def or_skip(self) -> AsyncGuard:
+        """As `Guard.or_skip`."""
+        return AsyncGuard(self._engine, self._ask, skip=True)
+
+    async def _acquire(self) -> AsyncGrant | Refused:
+        return cast("AsyncGrant | Refused", await self._engine.acquire(self._ask))
+
+    async def __aenter__(self) -> AsyncGrant:
+        if self._skip:
+            raise ConfigurationError("or_skip is for decorated functions: a with block can't be skipped, use the try_ form")
+        verdict = await self._acquire()
+        if isinstance(verdict, Refused):
+            verdict.raise_()
+        self._entered.append(verdict)
+        return await verdict.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._entered.pop().__aexit__(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        """Guard every call of a coroutine function."""
+        code = getattr(function, "__code__", None)
+        if code is None or not code.co_flags & 0x80:  # CO_COROUTINE
+            raise ConfigurationError(f"{function!r} is no coroutine function; for a plain function use connect")
+
+        @wraps(function)
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            verdict = await self._acquire()
+            if isinstance(verdict, Refused):
+                if self._skip and not isinstance(verdict.error(), Unavailable):
+                    return verdict
+                verdict.raise_()
+            async with verdict:
+                return await function(*args, **kwargs)
+
+        return cast(F, guarded)
+
+
+class Client(_Base[Grant]):
+    """The blocking face; see `connect`. Safe to use from several threads, and after a fork."""
+
+    def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Guard:
+        """Guard a body by a lease: one holder at a time, for as long as it is renewed.
+
+        One round trip to take it, one to release it; renewals come from the heartbeat thread. When the lease runs out the grant's `check`
+        raises `LeaseLost`; so does leaving the body if somebody else was granted the name since.
+
+        Raises:
+            ConfigurationError: A wrong name or option (before any I/O).
+            Busy: Entering: somebody else holds it, and still did when ``wait`` was over.
+            Unavailable: Entering: the store did not answer within ``timeout``, and ``on_unavailable`` is ``raise``.
+        """
+        return Guard(self._engine, self._lease(name, cast("dict[str, Any]", options)))
+
+    def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Grant | Refused:
+        """As `lease`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
+        return cast("Grant | Refused", step(self._engine.acquire(self._lease(name, cast("dict[str, Any]", options)))))
+
+    def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Guard:
+        """Guard a body by a slot of a schedule: one success per slot, whoever comes and however late (W0 to W11).
+
+        The slot is the one that holds the store's time, or ``planned``. One round trip to claim it and one to settle it: leaving the body
+        normally records the slot as handled, an exception gives it back for a retry. A holder that crashes gives it back by expiry.
+
+        Args:
+            name: The window's name; all that run it use the same.
+            schedule: `Cron` or `Every`; None for windows that are named by ``planned`` alone.
+            **options: See `policy.WindowOptions`.
+
+        Raises:
+            ConfigurationError: A wrong name, schedule or option (before any I/O); or the name is kept as something else (W8).
+            Handled: Entering: the slot or a newer one has been handled.
+            Busy: Entering: somebody works on it, or on an older slot.
+            Late: Entering: the slot has ended, or ``max_late`` is over.
+            Early: Entering: the planned slot has not begun.
+            Unavailable: Entering: the store did not answer, and ``on_unavailable`` is ``raise``.
+            Unrecorded: Leaving: the work is done, its success not yet confirmed (F5).
+            LeaseLost: Leaving: a later grant was made, so this one's success was not recorded.
+        """
+        return Guard(self._engine, self._window(name, schedule, cast("dict[str, Any]", options)))
+
+    def try_window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Grant | Refused:
+        """As `window`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
+        return cast("Grant | Refused", step(self._engine.acquire(self._window(name, schedule, cast("dict[str, Any]", options)))))
+
+    def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Guard:
+        """Guard a body by a rolling window: one success per period, which starts at the winning claim by the store's clock (W12).
+
+        Raises:
+            As `window`; never `Late` or `Early`.
+        """
+        return Guard(self._engine, self._once(name, per, cast("dict[str, Any]", options)))
+
+    def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Grant | Refused:
+        """As `once`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
+        return cast("Grant | Refused", step(self._engine.acquire(self._once(name, per, cast("dict[str, Any]", options)))))
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until everything unconfirmed is recorded (F3, F5), at most so many seconds; return whether it is."""
+        return self._engine.keeper.flush(seconds)
+
+    def close(self) -> None:
+        """Stop renewals and let go of connections; what is unrecorded is tried once more. A lease still held ends by expiry."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient(_Base[AsyncGrant]):
+    """The async face; see `connect_async`. Renewals come from a thread, off the event loop."""
+
+    def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGuard:
+        """As `Client.lease`, for ``async with``; when the lease is lost the body is cancelled, and the block raises `LeaseLost`."""
+        return AsyncGuard(self._engine, self._lease(name, cast("dict[str, Any]", options)))
+
+    async def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGrant | Refused:
+        """As `Client.try_lease`."""
+        return cast("AsyncGrant | Refused", await self._engine.acquire(self._lease(name, cast("dict[str, Any]", options))))
+
+    def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> AsyncGuard:
+        """As `Client.window`, for ``async with``; when the lease is lost the body is cancelled, and the block raises `LeaseLost`."""
+        return AsyncGuard(self._engine, self._window(name, schedule, cast("dict[str, Any]", options)))
+
+    async def try_window(
+        self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]
+    ) -> AsyncGrant | Refused:
+        """As `Client.try_window`."""
+        return cast("AsyncGrant | Refused", await self._engine.acquire(self._window(name, schedule, cast("dict[str, Any]", options))))
+
+    def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGuard:
+        """As `Client.once`, for ``async with``."""
+        return AsyncGuard(self._engine, self._once(name, per, cast("dict[str, Any]", options)))
+
+    async def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGrant | Refused:
+        """As `Client.try_once`."""
+        return cast("AsyncGrant | Refused", await self._engine.acquire(self._once(name, per, cast("dict[str, Any]", options))))
+
+    async def flush(self, seconds: float) -> bool:
+        """As `Client.flush`."""
+        import asyncio
+
+        return await asyncio.to_thread(self._engine.keeper.flush, seconds)
+
+    async def close(self) -> None:
+        """As `Client.close`."""
+        import asyncio
+
+        if self._twin is not None:
+            await self._twin.close()
+        await asyncio.to_thread(self._engine.close)
+        if isinstance(self._engine.io, ThreadedIo):
+            self._engine.io.close()
+
+    _twin: AsyncDriver | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def connect(
+    url: str | Url,
+    *,
+    timeout: policy.Duration = policy.TIMEOUT,
+    retention: policy.Duration = "30d",
+    clock: Callable[[], float] = monotonic,
+) -> Client:
+    """Return a client for the store that the URL names. No I/O: the store is reached at the first claim.
+
+    Args:
+        url: As in ``sqlite:///var/lib/rota.db`` or ``memory://``; every backend takes ``?prefix=`` and ``?site=``.
+        timeout: The longest that one call may take (F1), unless a claim says otherwise.
+        retention: How long records are kept beyond their slot (R1); at least a day.
+        clock: The local clock, seconds, which must run through suspend; for tests.
+
+    Raises:
+        BackendNotFound: No installed backend has the URL's scheme.
+        ConfigurationError: A wrong URL or option.
+    """
+    found, parsed = backend(url)
+    driver = found.driver(parsed)
+    return Client(
+        driver, BlockingIo(driver), Grant, prefix=parsed.prefix, site=parsed.site, timeout=timeout, retention=retention, clock=clock
+    )
+
+
+def connect_async(
+    url: str | Url,
+    *,
+    timeout: policy.Duration = policy.TIMEOUT,
+    retention: policy.Duration = "30d",
+    clock: Callable[[], float] = monotonic,
+) -> AsyncClient:
+    """As `connect`, for asyncio. May be called outside a loop; use the client in one loop only."""
+    found, parsed = backend(url)
+    driver = found.driver(parsed)
+    twin = found.async_driver(driver)
+    io: Io = ThreadedIo(driver) if twin is None else NativeIo(twin)
+    client = AsyncClient(driver, io, AsyncGrant, prefix=parsed.prefix, site=parsed.site, timeout=timeout, retention=retention, clock=clock)
+    client._twin = twin
+    client._engine.wraps = _on_loop
+    return client
+
+
+def _on_loop(function: Callable[[], object]) -> Callable[[], object]:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    return lambda: loop.call_soon_threadsafe(function)
+
+
+__all__ = ["AsyncClient", "AsyncGuard", "Client", "Guard", "connect", "connect_async"]

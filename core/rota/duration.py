@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Durations as users write them, held as whole microseconds (the finest step of every store's clock)."""
+
+from __future__ import annotations
+
+from .errors import ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+MICROSECOND = 1
+MILLISECOND = 1_000
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+YEAR = 366 * DAY
+
+_UNITS = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+_EXAMPLES = "write seconds as a number (30, 0.5), a timedelta, or text with units such as '500ms', '30s', '15m', '1h30m', '7d'"
+
+
+def duration(value: int | float | str | timedelta, what: str, *, zero: bool = False, most: int | None = YEAR) -> int:
+    """Return *value* in whole microseconds.
+
+    Args:
+        value: Seconds as a number, a ``timedelta``, or text in which every number has a unit (us, ms, s, m, h, d, w).
+        what: The option's name, for the message.
+        zero: Whether 0 is allowed.
+        most: The largest value allowed, in microseconds (default: 366 days); None for no limit.
+
+    Raises:
+        ConfigurationError: Not a duration, NaN, infinite, negative, zero where that is not allowed, or over *most*.
+    """
+    if isinstance(value, str):
+        microseconds = _from_text(value, what)
+    elif isinstance(value, bool) or value is None:
+        raise ConfigurationError(f"{what}={value!r} is not a duration: {_EXAMPLES}")
+    elif isinstance(value, (int, float)):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ConfigurationError(f"{what}={value!r} is not a finite duration")
+        microseconds = round(value * SECOND)
+    elif hasattr(value, "total_seconds"):
+        microseconds = round(value.total_seconds() * SECOND)
+    else:
+        raise ConfigurationError(f"{what}={value!r} is not a duration: {_EXAMPLES}")
+    if microseconds < 0 or (microseconds == 0 and not (zero and _is_zero(value))):
+        raise ConfigurationError(f"{what}={value!r} must be {'zero or more' if zero else 'more than zero'}")
+    if most is not None and microseconds > most:
+        raise ConfigurationError(f"{what}={value!r} is more than the {describe(most)} allowed")
+    return microseconds
+
+
+def _is_zero(value: object) -> bool:
+    # 1e-9 s rounds to zero microseconds without being what the caller asked for
+    return not value or isinstance(value, str)
+
+
+def _from_text(text: str, what: str) -> int:
+    total = 0.0
+    rest = text.strip().lower()
+    if not rest:
+        raise ConfigurationError(f"{what} is empty: {_EXAMPLES}")
+    seen: set[str] = set()
+    while rest:
+        digits = 0
+        while digits < len(rest) and (rest[digits] in "0123456789."):
+            digits += 1
+        letters = digits
+        while letters < len(rest) and rest[letters].isalpha():
+            letters += 1
+        number, unit = rest[:digits], rest[digits:letters]
+        if not number or number.count(".") > 1 or number == "." or unit not in _UNITS or unit in seen:
+            if text.strip().replace(".", "", 1).isdigit() and text.strip() != "0":
+                raise ConfigurationError(f"{what}={text!r} has no unit: write {text.strip()}s, {text.strip()}m or {text.strip()}h")
+            if text.strip() == "0":
+                return 0
+            raise ConfigurationError(f"{what}={text!r} is not a duration: {_EXAMPLES}")
+        seen.add(unit)
+        total += float(number) * _UNITS[unit]
+        rest = rest[letters:].lstrip()
+    return round(total)
+
+
+def describe(microseconds: int) -> str:
+    """Return the shortest exact text for a duration, as in ``1h30m``; `duration` reads it back."""
+    if microseconds == 0:
+        return "0s"
+    parts, rest = [], microseconds
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        count, rest = divmod(rest, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: MIT
+"""A won claim: what the holder knows of it, computed from its own clock without I/O (L5, L6)."""
+
+from __future__ import annotations
+
+from .backend import HANDLED, RELEASED, UNUSED, Record
+from .errors import LeaseLost
+from .schedule import Missed, Slot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from ._ask import Ask
+    from ._engine import Engine
+
+NEVER = float("inf")
+
+#: `_lost` of a grant that was settled.
+SETTLED = "it was settled"
+
+
+class BaseGrant:
+    """What both faces share. Truthy.
+
+    Attributes:
+        name: The full name, prefix included.
+        token: The fencing token (L2): hand it to the thing that is written to. None when degraded.
+        slot: The slot that was won; None for a lease.
+        record: The record as the claim left it; None when degraded.
+        degraded: The store could not be asked and ``on_unavailable="run"``, or the lease was lost and ``on_lost="continue"``.
+        outcome: How the grant was settled; empty before that.
+        warnings: What the winner should know: another schedule or other zone data under the name (W8), a step of the store's clock (L12).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_ask",
+        "_before",
+        "_clock",
+        "_deadline",
+        "_due",
+        "_engine",
+        "_hold_until",
+        "_listener",
+        "_lost",
+        "_owner",
+        "_ttl",
+        "degraded",
+        "name",
+        "outcome",
+        "record",
+        "slot",
+        "token",
+        "warnings",
+    )
+
+    def __init__(
+        self, engine: Engine, ask: Ask, owner: str, sent: float, record: Record | None, slot: Slot | None, ttl: float, before: Record | None
+    ) -> None:
+        terms = ask.terms
+        self._engine = engine
+        self._ask = ask
+        self._clock = engine.clock
+        self._owner = owner
+        self._before = before
+        self._ttl = ttl
+        self._lost = ""
+        self._listener: Callable[[], object] | None = None
+        self._hold_until = NEVER if terms.max_hold is None else sent + terms.max_hold
+        self.name = ask.name
+        self.record = record
+        self.slot = slot
+        self.degraded = record is None
+        self.token = None if record is None else record.token
+        self.outcome = ""
+        self.warnings: tuple[str, ...] = ()
+        if record is None or ask.overlap:
+            self._deadline = self._hold_until
+            self._due = NEVER
+        else:
+            self._deadline = min(sent + ttl - terms.margin, self._hold_until)
+            self._due = sent + terms.heartbeat
+
+    def __repr__(self) -> str:
+        state = self.outcome or ("lost" if self.lost else "degraded" if self.degraded else "held")
+        return f"<{type(self).__name__} {self.name!r} token={self.token} {state}>"
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is no longer surely held. No I/O; once True it stays True."""
+        if self._lost:
+            return True
+        if self._clock() < self._deadline:
+            return False
+        self._lose("its deadline passed without a confirmed renewal" if self._deadline < self._hold_until else "max_hold is over")
+        return bool(self._lost)
+
+    def check(self) -> None:
+        """Return if the lease is surely held; call it before every step that must not run twice. No I/O.
+
+        Raises:
+            LeaseLost: The deadline passed, the store said so, the grant was settled, or this is a forked child (L10).
+        """
+        if (self._lost or self._clock() >= self._deadline) and self.lost:
+            raise LeaseLost(f"{self.name}: {self._lost}")
+
+    def remaining(self) -> float:
+        """Return the seconds until the holder's own deadline; 0 when lost, infinity when nothing can be lost. No I/O."""
+        return 0.0 if self._lost else max(0.0, self._deadline - self._clock())
+
+    @property
+    def attempt(self) -> int:
+        """The how-manieth grant of the slot this is, crashes counted (W3c); 1 when degraded."""
+        return 1 if self.record is None else self.record.attempts
+
+    @property
+    def missed(self) -> Missed:
+        """How many slots before this one nobody handled, in bounded time (W9, W3d); 0 where there is no schedule or no earlier slot."""
+        schedule, record, slot = self._ask.schedule, self.record, self.slot
+        if schedule is None or record is None or slot is None:
+            return Missed(0, True)
+        before = self._before
+        last = record.prior_mark if self._ask.seal else record.mark
+        if last is None:
+            if before is None or before.slot_start is None:
+                return Missed(0, True)
+            last = before.slot_start - 1  # nothing was ever handled: that slot itself was missed
+        return schedule.missed(last, slot.start)
+
+    def _lose(self, reason: str) -> None:
+        """Note that the lease is lost: for good, unless the holder chose to go on without it (F2)."""
+        if self._lost or self.degraded:
+            return
+        if self._ask.terms.on_lost == "continue" and reason is not SETTLED:
+            self.degraded = True
+            self._deadline = NEVER
+        else:
+            self._lost = reason
+        if reason is not SETTLED:
+            self._engine.lost(self, reason)
+
+    def _result(self, error: BaseException | None) -> str:
+        """W3: success, or which kind of failure, by the exception that leaves the body."""
+        if self._ask.kind == "lease":
+            return RELEASED
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return HANDLED
+        return "failed"
+
+
+class Grant(BaseGrant):
+    """A won claim, blocking face. As a context manager it settles by how the body ends (W3)."""
+
+    __slots__ = ()
+
+    def handled(self) -> None:
+        """Record the slot as handled: one round trip.
+
+        Raises:
+            LeaseLost: A later grant was made, so nothing was recorded (W3a).
+            Unrecorded: The store did not confirm within ``timeout``; rota goes on trying while the process lives (F5).
+        """
+        self._engine.step_settle(self, HANDLED)
+
+    def failed(self) -> None:
+        """Give the slot back for a retry, or close it at the last of ``attempts`` (W3c): one round trip; unconfirmed, expiry does it.
+
+        Raises:
+            LeaseLost: A later grant was made.
+        """
+        self._engine.step_settle(self, "failed")
+
+    def unused(self) -> None:
+        """Give the slot back as if it had not been granted: its body never began (W3b). Raises as `failed`."""
+        self._engine.step_settle(self, UNUSED)
+
+    def release(self) -> None:
+        """Release the lease: one round trip; unconfirmed, expiry does it. A window's grant that is released has failed.
+
+        Raises:
+            LeaseLost: The lease ran out and a later grant was made; that one is not touched (L4).
+        """
+        self._engine.step_settle(self, self._result(GeneratorExit()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.outcome:
+            return
+        try:
+            self._engine.step_settle(self, self._result(error))
+        except LeaseLost:
+            if error is None:
+                raise
+
+
+class AsyncGrant(BaseGrant):
+    """A won claim, async face. As an async context manager it settles by how the body ends, and cancels the body when the lease is lost."""
+
+    __slots__ = ("_cancelled", "_task")
+
+    async def handled(self) -> None:
+        """As `Grant.handled`."""
+        await self._engine.settle(self, HANDLED)
+
+    async def failed(self) -> None:
+        """As `Grant.failed`."""
+        await self._engine.settle(self, "failed")
+
+    async def unused(self) -> None:
+        """As `Grant.unused`."""
+        await self._engine.settle(self, UNUSED)
+
+    async def release(self) -> None:
+        """As `Grant.release`."""
+        await self._engine.settle(self, self._result(GeneratorExit()))
+
+    async def __aenter__(self) -> Self:
+        self._cancelled = 0
+        if self._ask.terms.on_lost != "continue":
+            import asyncio
+
+            self._task = asyncio.current_task()
+            loop = asyncio.get_running_loop()
+            self._engine.listen(self, lambda: loop.call_soon_threadsafe(self._cancel))
+        return self
+
+    def _cancel(self) -> None:
+        if not self.outcome and self._task is not None:
+            self._cancelled = self._task.cancelling() + 1
+            self._task.cancel(f"rota: {self.name}: {self._lost}")
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # as asyncio.timeout does it: our own cancellation becomes the error it stands for, anybody else's goes on
+        ours = self._cancelled and self._task is not None and self._task.uncancel() < self._cancelled
+        if not self.outcome:
+            try:
+                await self._engine.settle(self, self._result(error))
+            except LeaseLost:
+                if error is None:
+                    raise
+        if ours and error is not None and kind is not None and kind.__name__ == "CancelledError":
+            raise LeaseLost(f"{self.name}: {self._lost}") from error
+
+
+__all__ = ["AsyncGrant", "BaseGrant", "Grant"]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""A name's newest runs, kept in the record's bounded field and replaced in the same step as the settlement.
+
+One run a line, newest first, fields parted by tabs: an operator can read it in the raw store, and start-up needs no parser.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .backend import HISTORY_LIMIT, Record
+
+#: How many runs are kept, as far as `HISTORY_LIMIT` has room.
+RUNS = 20
+
+#: What became of a grant whose holder never settled it.
+CRASHED = "crashed"
+
+
+class Run(NamedTuple):
+    """One grant that ended. Instants are microseconds since the epoch by the store's clock.
+
+    Attributes:
+        slot_start: The slot's start; None for a lease.
+        slot_end: The slot's end; None for a lease, or where the slot has none.
+        token: The grant's token; 0 when it ran degraded.
+        started_at: When it was granted.
+        ended_at: When it was settled; for a crash, when its lease ran out.
+        outcome: ``handled``, ``failed``, ``gave up``, ``released``, ``unused``, ``degraded`` or ``crashed``.
+        label: Who held it.
+    """
+
+    slot_start: int | None
+    slot_end: int | None
+    token: int
+    started_at: int
+    ended_at: int
+    outcome: str
+    label: str
+
+
+def runs(history: bytes) -> list[Run]:
+    """Read a history; a line that this version can't read is left out."""
+    found = []
+    for line in history.decode("utf-8", "replace").splitlines():
+        fields = line.split("\t")
+        if len(fields) != 7:
+            continue
+        try:
+            start, end = (int(field) if field else None for field in fields[:2])
+            token, started, ended = (int(field) for field in fields[2:5])
+        except ValueError:
+            continue
+        found.append(Run(start, end, token, started, ended, fields[5], fields[6]))
+    return found
+
+
+def add(history: bytes, *new: Run) -> bytes:
+    """Return the history with the new runs in front, the oldest dropped where there is no room."""
+    for run in reversed(new):
+        history = _line(run) + history
+    while history.count(b"\n") > RUNS or len(history) > HISTORY_LIMIT:
+        history = history[: history.rfind(b"\n", 0, -1) + 1]
+    return history
+
+
+def crashed(before: Record | None) -> tuple[Run, ...]:
+    """Return the run that a grant replaced without its holder having settled it; empty when there is none."""
+    if before is None or not before.owner:
+        return ()
+    return (Run(before.slot_start, before.slot_end, before.token, before.granted_at, before.expires_at, CRASHED, before.label),)
+
+
+def _line(run: Run) -> bytes:
+    start, end, token, started, ended, outcome, label = run
+    slot = "\t" if start is None else f"{start}\t" if end is None else f"{start}\t{end}"
+    return f"{slot}\t{token}\t{started}\t{ended}\t{outcome}\t{label}\n".encode()

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: MIT
+"""The meaning of the verbs as pure functions from a record to the next one.
+
+Backends that read a record and write it back in one step (a transaction, a lock, a compare-and-set) call these; those that decide
+inside the store (SQL, Lua) say the same in the store's language and are compared with these by the conformance suite.
+
+Each function takes the record found (None: there is none), the request, and ``now`` (the store's time; the lower end where it is an
+interval), and returns the answer's parts and the record to write, None when nothing changes. Instants and durations are microseconds.
+"""
+
+from __future__ import annotations
+
+from .backend import (
+    BUSY,
+    DEGRADED,
+    EARLY,
+    FAILED,
+    FINISHED,
+    GAVE_UP,
+    HANDLED,
+    LATE,
+    LEASE,
+    MISMATCH,
+    OVERLAP,
+    PENDING,
+    RELEASED,
+    ROLLING,
+    SEALED,
+    STALE,
+    UNUSED,
+    WON,
+    Answer,
+    Claim,
+    Override,
+    Record,
+    Renewal,
+    Settled,
+    Settlement,
+    WriteBack,
+)
+from .duration import DAY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .backend import Now
+
+
+def is_live(record: Record | None, now: int) -> bool:
+    """Say whether somebody holds the record's lease (L1): at the very instant of ``expires_at`` nobody does."""
+    return record is not None and record.owner != "" and record.expires_at > now
+
+
+def next_token(record: Record | None, now: int) -> int:
+    """Return the token of the next grant (L2): larger than the last one, and than that of any wiped store before."""
+    return max(record.token + 1, now) if record is not None else now
+
+
+def may_remove(record: Record, now: int) -> bool:
+    """Say whether R1 lets the record go. A token is at least the time it was made, so a day after that any new token is larger."""
+    return not is_live(record, now) and record.keep_until < now and record.token + DAY < now
+
+
+def claim(record: Record | None, request: Claim, now: int, interval: Now | None = None) -> tuple[Answer, Record | None]:
+    """Decide a claim; the order of the verdicts is W2's."""
+    at = interval or (now, now)
+    if record is not None:
+        if record.owner == request.owner:  # L7: found again, or ran out in the meantime
+            return Answer(WON if record.expires_at > now else FINISHED, record, at), None
+        if record.last_owner == request.owner:
+            return Answer(WON if record.last_result == OVERLAP else FINISHED, record, at), None
+    if now > request.apply_until:
+        return Answer(STALE, record, at), None
+    if record is not None and record.kind not in ("", request.kind):
+        return Answer(MISMATCH, record, at), None
+    if request.kind == LEASE:
+        return (Answer(BUSY, record, at), None) if is_live(record, now) else _grant(record, request, now, at)
+    if request.kind == ROLLING:
+        return _claim_rolling(record, request, now, at)
+    return _claim_window(record, request, now, at)
+
+
+def _claim_window(record: Record | None, request: Claim, now: int, at: Now) -> tuple[Answer, Record | None]:
+    start = request.slot_start
+    assert start is not None
+    if now < request.not_before:
+        return Answer(EARLY, record, at), None
+    if record is not None:
+        if record.mark is not None and start <= record.mark:
+            return Answer(HANDLED, record, at), None
+        if record.slot_start == start:
+            if is_live(record, now):
+                return Answer(BUSY, record, at), None
+            if _is_used_up(record, request):
+                return _close(record, now, at)
+    if request.late_from is not None and now >= request.late_from:
+        return Answer(LATE, record, at), None
+    if is_live(record, now):
+        return Answer(BUSY, record, at), None
+    return _grant(record, request, now, at)
+
+
+def _claim_rolling(record: Record | None, request: Claim, now: int, at: Now) -> tuple[Answer, Record | None]:
+    if record is not None and record.mark is not None and record.mark == record.slot_start and now < (record.slot_end or 0):
+        return Answer(HANDLED, record, at), None
+    if is_live(record, now):
+        return Answer(BUSY, record, at), None
+    if record is not None and _is_open_period(record, now) and _is_used_up(record, request):
+        return _close(record, now, at)
+    # a clock that went back must not give two periods one start
+    start = now if record is None or record.mark is None else max(now, record.mark + 1)
+    return _grant(record, request._replace(slot_start=start, slot_end=start + request.period), now, at)
+
+
+def _is_open_period(record: Record, now: int) -> bool:
+    return record.slot_end is not None and now < record.slot_end and record.mark != record.slot_start
+
+
+def _is_used_up(record: Record, request: Claim) -> bool:
+    return 0 < request.max_attempts <= record.attempts
+
+
+def _close(record: Record, now: int, at: Now) -> tuple[Answer, Record | None]:
+    """W3c: the last attempt crashed, so its owner could not close the slot."""
+    closed = record._replace(owner="", expires_at=0, mark=record.slot_start, outcome=GAVE_UP, settled_at=now)
+    return Answer(HANDLED, closed, at), closed
+
+
+def _grant(record: Record | None, request: Claim, now: int, at: Now) -> tuple[Answer, Record | None]:
+    found = record or Record(request.name)
+    owner, expires_at = ("", 0) if request.overlap else (request.owner, now + request.ttl)
+    if request.kind == ROLLING:
+        again = _is_open_period(found, now)
+    else:
+        again = request.kind != LEASE and found.slot_start == request.slot_start
+    sealed = request.seal and request.kind != LEASE
+    granted = Record(
+        request.name,
+        request.kind,
+        request.schedule,
+        request.zone_data,
+        next_token(record, now),
+        owner,
+        request.label,
+        now,
+        expires_at,
+        request.owner if request.overlap else found.last_owner,
+        OVERLAP if request.overlap else found.last_result,
+        False if request.overlap else found.last_expired,
+        request.slot_start if sealed else found.mark,
+        found.mark if sealed else None,
+        request.slot_start,
+        request.slot_end,
+        found.attempts + 1 if again else 1,
+        SEALED if sealed else PENDING,
+        found.settled_at,
+        max(request.slot_end or 0, expires_at, now) + request.retention,
+        found.history,
+    )
+    return Answer(WON, granted, at, record), granted
+
+
+def renew(record: Record | None, renewal: Renewal, now: int) -> Record | None:
+    """Return the renewed record, or None when the lease is lost (L3): the remaining time is set, never added to."""
+    if record is None or record.owner != renewal.owner or record.expires_at <= now:
+        return None
+    expires_at = now + renewal.ttl
+    return record._replace(expires_at=expires_at, keep_until=max(record.keep_until, expires_at + renewal.retention))
+
+
+def settle(record: Record | None, request: Settlement, now: int, interval: Now | None = None) -> tuple[Settled, Record | None]:
+    """End a grant (L4, W3a): the owner's, expired or not, unless a later grant was made."""
+    at = interval or (now, now)
+    if record is None:
+        return Settled(False, None, at), None
+    if record.owner == request.owner:
+        expired = record.expires_at <= now
+    elif not record.owner and record.last_owner == request.owner:
+        if record.last_result != OVERLAP:
+            return Settled(True, record, at, record.last_result, record.last_expired), None
+        expired = False
+    else:
+        return Settled(False, record, at), None
+    result, mark, outcome, attempts = request.result, record.mark, record.outcome, record.attempts
+    if record.kind != LEASE:
+        if result in (HANDLED, GAVE_UP):
+            mark = record.slot_start if record.kind == ROLLING or mark is None else max(mark, record.slot_start or 0)
+            outcome = result
+        elif result == FAILED:
+            outcome = FAILED
+        elif result == UNUSED:
+            if outcome == SEALED and mark == record.slot_start:
+                mark = record.prior_mark
+            outcome, attempts = "", max(0, attempts - 1)
+    else:
+        outcome = result
+    settled = record._replace(
+        owner="",
+        expires_at=0,
+        last_owner=request.owner,
+        last_result=result,
+        last_expired=expired,
+        mark=mark,
+        prior_mark=None,
+        attempts=attempts,
+        outcome=outcome,
+        settled_at=now,
+        keep_until=max(record.keep_until, now + request.retention),
+        history=record.history if request.history is None else request.history,
+    )
+    return Settled(True, settled, at, result, expired), settled
+
+
+def forget(record: Record | None, now: int) -> Record | None:
+    """Return the tombstone that takes the record's place (R2); None where there is nothing to forget."""
+    if record is None or not record.kind:
+        return None
+    return Record(record.name, token=next_token(record, now), keep_until=now + DAY)
+
+
+def override(record: Record | None, request: Override, now: int) -> tuple[Settled, Record | None]:
+    """Carry out an operator's change: whoever holds the name is fenced by the raised token."""
+    at = (now, now)
+    if record is None or not record.kind or request.expected_token not in (None, record.token):
+        return Settled(False, record, at), None
+    mark, outcome = record.mark, record.outcome
+    if request.action == "mark":
+        mark = request.mark
+    elif request.action == HANDLED and record.slot_start is not None:
+        mark, outcome = record.slot_start if mark is None else max(mark, record.slot_start), HANDLED
+    elif request.action in (FAILED, RELEASED):
+        outcome = request.action if record.kind == LEASE or request.action == FAILED else outcome
+        if record.outcome == SEALED and mark == record.slot_start and request.action == FAILED:
+            mark = record.prior_mark
+    changed = record._replace(
+        token=next_token(record, now),
+        owner="",
+        expires_at=0,
+        label=request.label,
+        last_owner="operator",
+        last_result=request.action,
+        last_expired=False,
+        mark=mark,
+        prior_mark=None,
+        outcome=outcome,
+        settled_at=now,
+        keep_until=max(record.keep_until, now + request.retention),
+        history=record.history if request.history is None else request.history,
+    )
+    return Settled(True, changed, at, request.action), changed
+
+
+def write_back(record: Record | None, request: WriteBack, now: int) -> tuple[Settled, Record | None]:
+    """Record a slot that ran degraded (F3)."""
+    at = (now, now)
+    start = request.slot_start
+    if record is not None and record.kind not in ("", request.kind):
+        return Settled(False, record, at), None
+    live = is_live(record, now)
+    if record is not None and record.kind == ROLLING and (live or (record.slot_end or 0) >= (request.slot_end or 0)):
+        return Settled(False, record, at), None
+    if record is not None and record.mark is not None and record.mark >= start:
+        return Settled(True, record, at, HANDLED), None
+    if record is not None and live:
+        marked = record._replace(mark=start)
+        return Settled(True, marked, at, HANDLED), marked
+    found = record._replace(owner="", expires_at=0) if record is not None else Record(request.name)
+    newer = found.slot_start is None or found.slot_start <= start
+    written = found._replace(
+        kind=request.kind,
+        schedule=request.schedule or found.schedule,
+        zone_data=request.zone_data or found.zone_data,
+        token=next_token(record, now) if record is None or not record.token else record.token,
+        label=request.label if newer else found.label,
+        mark=start,
+        slot_start=start if newer else found.slot_start,
+        slot_end=request.slot_end if newer else found.slot_end,
+        outcome=DEGRADED if newer else found.outcome,
+        settled_at=now,
+        keep_until=max(found.keep_until, max(request.slot_end or 0, now) + request.retention),
+    )
+    return Settled(True, written, at, HANDLED), written

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: MIT
+"""``sqlite:///absolute/path``: many processes on one host, through one file. The store's clock is the host's.
+
+Every verb is one ``BEGIN IMMEDIATE`` transaction, and the clock is read after it has begun, so that a wait for the lock makes no
+decision old. WAL with ``synchronous=FULL``: a slot that was said to be handled survives a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from . import rules
+from .backend import (
+    Answer,
+    Backend,
+    Claim,
+    Driver,
+    Now,
+    Override,
+    Record,
+    Renewal,
+    Renewed,
+    Settled,
+    Settlement,
+    WriteBack,
+)
+from .capabilities import Capabilities
+from .errors import ConfigurationError, Unavailable
+from .memory import wall_clock
+from .url import Url
+
+T = TypeVar("T")
+
+#: The number of the table's layout, kept as the file's ``user_version``.
+LAYOUT = 1
+#: Connections kept open between calls.
+IDLE = 4
+
+_COLUMNS = (
+    "name TEXT PRIMARY KEY, kind TEXT, schedule TEXT, zone_data TEXT, token INTEGER, owner TEXT, label TEXT, granted_at INTEGER,"
+    " expires_at INTEGER, last_owner TEXT, last_result TEXT, last_expired INTEGER, mark INTEGER, prior_mark INTEGER, slot_start INTEGER,"
+    " slot_end INTEGER, attempts INTEGER, outcome TEXT, settled_at INTEGER, keep_until INTEGER, history BLOB, format INTEGER"
+)
+_SCHEMA = (
+    f"CREATE TABLE IF NOT EXISTS record ({_COLUMNS}) STRICT, WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS record_keep_until ON record (keep_until)",  # R3: the sweep
+    f"PRAGMA user_version = {LAYOUT}",
+)
+_SELECT = f"SELECT {', '.join(Record._fields)} FROM record"
+_READ = f"{_SELECT} WHERE name = ?"
+_WRITE = f"INSERT OR REPLACE INTO record VALUES ({', '.join('?' * len(Record._fields))})"
+
+#: Result codes that mean that the file is in use or away now, not that we are wrong.
+_AWAY = {
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "SQLITE_IOERR",
+    "SQLITE_FULL",
+    "SQLITE_READONLY",
+    "SQLITE_CANTOPEN",
+    "SQLITE_PROTOCOL",
+    "SQLITE_CORRUPT",
+}
+
+#: File systems on which SQLite's locks are known to be unsafe between hosts.
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "ocfs2", "gfs2"}
+
+# Connections that a fork copied. They are neither used nor closed: both would disturb the parent's locks.
+_of_the_parent: list[sqlite3.Connection] = []
+
+
+class SqliteDriver(Driver):
+    """Blocking verbs on one file; each call takes a connection of its own from a small pool."""
+
+    capabilities = Capabilities(
+        verbs=frozenset({"override", "record", "facts", "schema", "sweep"}),
+        min_ttl=10_000,
+        scope="host",
+        durability="disk",
+    )
+
+    def __init__(self, path: str, clock: Callable[[], int] = wall_clock) -> None:
+        self.path = path
+        self.clock = clock
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+        self._opening = threading.Lock()
+
+    # -- connections
+
+    def _open(self, deadline: float) -> sqlite3.Connection:
+        _refuse_network(self.path)
+        _make_folder(self.path)
+        try:
+            # the file is made here so that it is never, not even for a moment, readable by others
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
+        except OSError as error:
+            raise _cannot_open(self.path, error) from error
+        connection = sqlite3.connect(self.path, timeout=_left(deadline), isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(connection, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection, deadline: float) -> None:
+        while True:
+            try:
+                if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                    connection.execute("PRAGMA journal_mode = wal")
+                connection.execute("PRAGMA synchronous = FULL")
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version == 0:
+                    with _transaction(connection):
+                        for statement in _SCHEMA:
+                            connection.execute(statement)
+                elif version != LAYOUT:
+                    raise ConfigurationError(f"{self.path} has layout {version}, this rota knows {LAYOUT}: use the rota that wrote it")
+                return
+            except sqlite3.OperationalError as error:
+                # racing first opens fail with "locked" at once, whatever the busy timeout (SQLite takes no handler for the switch to WAL)
+                if "locked" not in str(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.01)
+
+    @contextlib.contextmanager
+    def _connection(self, timeout: float) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise Unavailable("the client is closed")
+        deadline = time.monotonic() + timeout
+        connection = None
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._open(deadline)
+            connection.execute(f"PRAGMA busy_timeout = {int(_left(deadline) * 1000)}")
+            yield connection
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+                connection = None
+            raise self._translated(error) from error
+        except BaseException:
+            if connection is not None and connection.in_transaction:
+                connection.close()
+                connection = None
+            raise
+        finally:
+            if connection is not None:
+                if self._closed or len(self._idle) >= IDLE:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        code = getattr(error, "sqlite_errorname", "") or ""
+        if code == "SQLITE_NOTADB":
+            return ConfigurationError(f"{self.path} is not an SQLite file")
+        if any(code.startswith(away) for away in _AWAY):
+            # a transaction that did not commit is rolled back: nothing was applied
+            return Unavailable(f"{self.path}: {error}")
+        return ConfigurationError(f"{self.path}: {error}")
+
+    def _decide(self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[T, Record | None]]) -> T:
+        """Read a record, let the rules decide, write it: one transaction."""
+        with self._connection(timeout) as connection, _transaction(connection):
+            now = self.clock()
+            row = connection.execute(_READ, (name,)).fetchone()
+            answer, changed = decide(None if row is None else _record(row), now)
+            if changed is not None:
+                connection.execute(_WRITE, changed)
+        return answer
+
+    # -- verbs
+
+    def claim(self, claim: Claim, timeout: float) -> Answer:
+        return self._decide(claim.name, timeout, lambda record, now: rules.claim(record, claim, now))
+
+    def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
+        held = []
+        with self._connection(timeout) as connection, _transaction(connection):
+            now = self.clock()
+            for renewal in renewals:
+                row = connection.execute(_READ, (renewal.name,)).fetchone()
+                renewed = None if row is None else rules.renew(_record(row), renewal, now)
+                if renewed is not None:
+                    connection.execute(
+                        "UPDATE record SET expires_at = ?, keep_until = ? WHERE name = ?",
+                        (renewed.expires_at, renewed.keep_until, renewal.name),
+                    )
+                held.append(renewed is not None)
+        return Renewed(held, (now, now))
+
+    def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        return self._decide(settlement.name, timeout, lambda record, now: rules.settle(record, settlement, now))
+
+    def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
+        with self._connection(timeout) as connection:
+            row = connection.execute(_READ, (name,)).fetchone()
+            now = self.clock()
+        return None if row is None else _record(row), (now, now)
+
+    def list(self, prefix: str, timeout: float, *, after: str = "", limit: int = 1000) -> list[Record]:
+        with self._connection(timeout) as connection:
+            rows = connection.execute(
+                f"{_SELECT} WHERE name >= ? AND name > ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?",
+                (prefix, after, len(prefix), prefix, limit),
+            ).fetchall()
+        return [_record(row) for row in rows]
+
+    def forget(self, name: str, timeout: float) -> bool:
+        def decide(record: Record | None, now: int) -> tuple[bool, Record | None]:
+            tombstone = rules.forget(record, now)
+            return tombstone is not None, tombstone
+
+        return self._decide(name, timeout, decide)
+
+    def now(self, timeout: float) -> Now | None:
+        # the file's clock is this host's: nothing has to be asked
+        if self._closed:
+            raise Unavailable("the client is closed")
+        now = self.clock()
+        return now, now
+
+    def override(self, override: Override, timeout: float) -> Settled:
+        return self._decide(override.name, timeout, lambda record, now: rules.override(record, override, now))
+
+    def record(self, write_back: WriteBack, timeout: float) -> Settled:
+        return self._decide(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now))
+
+    def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
+        with self._connection(timeout) as connection:
+            return {
+                "version": sqlite3.sqlite_version,
+                "path": self.path,
+                "records": connection.execute("SELECT count(*) FROM record").fetchone()[0],
+                "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
+                "synchronous": connection.execute("PRAGMA synchronous").fetchone()[0],
+                "file_system": _file_system(self.path),
+            }
+
+    def schema(self, **options: str) -> str:
+        return ";\n".join(_SCHEMA) + ";\n"
+
+    def sweep(self, limit: int, timeout: float) -> int:
+        with self._connection(timeout) as connection, _transaction(connection):
+            now = self.clock()
+            rows = connection.execute(f"{_SELECT} WHERE keep_until < ? ORDER BY keep_until LIMIT ?", (now, limit)).fetchall()
+            names = [(row[0],) for row in rows if rules.may_remove(_record(row), now)]
+            connection.executemany("DELETE FROM record WHERE name = ?", names)
+        return len(names)
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            with contextlib.suppress(IndexError, sqlite3.Error):
+                self._idle.pop().close()
+
+    def after_fork(self) -> None:
+        _of_the_parent.extend(self._idle)
+        self._idle = []
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _record(row: tuple[object, ...]) -> Record:
+    record = Record._make(row)
+    return record._replace(last_expired=bool(record.last_expired))
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _make_folder(path: str) -> None:
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)
+        except OSError as error:
+            raise _cannot_open(path, error) from error
+
+
+def _cannot_open(path: str, error: OSError) -> ConfigurationError | Unavailable:
+    import errno
+
+    message = f"{path} can't be opened ({error.strerror}): name another store with --url or connect()"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST):
+        return ConfigurationError(message)
+    return Unavailable(message)
+
+
+def _refuse_network(path: str) -> None:
+    kind = _file_system(path)
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind[5:] in (*_NETWORK, "sshfs")):
+        raise ConfigurationError(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks don't hold: use a local one, or another store"
+        )
+
+
+def _file_system(path: str) -> str:
+    """Return the file system's type where Linux tells it, else an empty text."""
+    if not sys.platform.startswith("linux"):
+        return ""
+    try:
+        device = None
+        here = path
+        while device is None:
+            try:
+                device = os.stat(here).st_dev
+            except FileNotFoundError:
+                here = os.path.dirname(here)
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            for line in mounts:
+                fields = line.split()
+                if fields[2] == wanted:
+                    return fields[fields.index("-") + 1]
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""
+
+
+class SqliteBackend(Backend):
+    """The backend of ``sqlite:///path``."""
+
+    contract = 1
+
+    def driver(self, url: Url) -> SqliteDriver:
+        if not url.rest.startswith("/"):
+            raise ConfigurationError("write sqlite:///absolute/path, as in sqlite:///var/lib/rota.db")
+        path = url.rest
+        if "%" in path:
+            from urllib.parse import unquote
+
+            path = unquote(path)
+        if "\0" in path or path.endswith("/"):
+            raise ConfigurationError("the path of the sqlite:// URL must name a file")
+        path = os.path.normpath("/" + path.lstrip("/"))
+        try:
+            if stat.S_ISDIR(os.stat(path).st_mode):
+                raise ConfigurationError(f"{path} is a folder: sqlite:// needs a file")
+        except OSError:
+            pass
+        return SqliteDriver(path)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""Store URLs: strict, and never printed with a secret in them.
+
+The core takes the query apart and its own options out; everything else (several hosts, ports, credentials, paths) goes to the backend
+as it was written, since only the driver knows what its hosts look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .errors import ConfigurationError
+
+#: Options that every backend takes, with a line of help each.
+COMMON_OPTIONS: Mapping[str, str] = {
+    "prefix": "put before every name, as in prefix/name",
+    "site": "the label of the site that runs, for people (default: ROTA_SITE)",
+}
+
+
+class Url(NamedTuple):
+    """A store's URL, taken apart at its scheme and query only.
+
+    Attributes:
+        scheme: In lower case; selects the backend.
+        rest: What stands between ``scheme://`` and the query, as written. May hold secrets.
+        options: The backend's own options, decoded, in the order written. May hold secrets.
+        prefix: The common option ``prefix``.
+        site: The common option ``site``.
+    """
+
+    scheme: str
+    rest: str
+    options: Mapping[str, str]
+    prefix: str = ""
+    site: str = ""
+
+    def __repr__(self) -> str:
+        return f"Url({self.safe!r})"
+
+    @property
+    def safe(self) -> str:
+        """The URL for messages: no user, no password, no option's value."""
+        _, at, after = self.rest.rpartition("@")
+        shown = f"***@{after}" if at else after
+        query = "&".join(f"{name}=***" for name in self.options)
+        return f"{self.scheme}://{shown}{'?' + query if query else ''}"
+
+
+def parse(text: str) -> Url:
+    """Take a URL apart.
+
+    Raises:
+        ConfigurationError: Not text, no scheme, a control character, a fragment, an option without a value or given twice, a bad ``prefix``
+            or ``site``. The message never quotes what may be a secret.
+    """
+    if not isinstance(text, str) or not text:
+        raise ConfigurationError(
+            f"a store's URL is text like sqlite:///var/lib/rota.db, not {type(text).__name__ if text != '' else 'empty'}"
+        )
+    scheme, colon, rest = text.partition("://")
+    if not colon or not scheme or not scheme[0].isalpha() or not all(c.isascii() and (c.isalnum() or c in "+-.") for c in scheme):
+        # nothing of it is quoted: without a scheme we can't tell which part is a secret
+        raise ConfigurationError("a store's URL starts with a scheme, as in sqlite:///var/lib/rota.db or memory://; this one has none")
+    scheme = scheme.lower()
+    if any(ord(c) < 32 or ord(c) == 127 or c.isspace() for c in rest) or any("\ud800" <= c <= "\udfff" for c in rest):
+        raise ConfigurationError(f"the {scheme}:// URL holds white space or a control character: percent-encode it")
+    if "#" in rest:
+        raise ConfigurationError(f"the {scheme}:// URL holds '#': in a password or a path, percent-encode it as %23")
+    body, _, query = rest.partition("?")
+    options = _options(scheme, query)
+    prefix = options.pop("prefix", "")
+    site = options.pop("site", "")
+    if prefix:
+        check_text(prefix, "prefix", 64)
+    if site:
+        check_text(site, "site", 64)
+    return Url(scheme, body, options, prefix, site)
+
+
+def _options(scheme: str, query: str) -> dict[str, str]:
+    if not query:
+        return {}
+    if "@" in query:
+        # most likely a '?' inside a password: nothing of what follows may be quoted
+        raise ConfigurationError(
+            f"the {scheme}:// URL holds '@' behind a '?': percent-encode '?' as %3F in a password, '@' as %40 in an option"
+        )
+    from urllib.parse import unquote  # a few ms of import that most URLs don't need
+
+    options: dict[str, str] = {}
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        name = unquote(name)
+        if not name or not equals:
+            raise ConfigurationError(f"the {scheme}:// URL has an option that is not written name=value")
+        if name in options:
+            raise ConfigurationError(f"the {scheme}:// URL gives the option {name!r} twice")
+        options[name] = unquote(value)
+    return options
+
+
+def check_options(url: Url, known: Mapping[str, str]) -> None:
+    """Refuse an option that neither the backend nor the core knows."""
+    for name in url.options:
+        if name not in known:
+            allowed = [*known, *COMMON_OPTIONS]
+            raise ConfigurationError(
+                f"{url.scheme}:// has no option {name!r}{did_you_mean(name, allowed)}; it knows {', '.join(sorted(allowed))}"
+            )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``: did you mean 'x'?`` when a known word is near, else an empty text."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
+def check_text(text: str, what: str, limit: int) -> str:
+    """Check a name or label: text, not empty, no control character, no surrounding white space, at most ``limit`` bytes of UTF-8."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{what} is text, not {type(text).__name__}")
+    if not text:
+        raise ConfigurationError(f"{what} is empty")
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text):
+        raise ConfigurationError(f"{what} {_shown(text)} holds a control character")
+    if text != text.strip():
+        raise ConfigurationError(f"{what} {_shown(text)} begins or ends with white space")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{what} {_shown(text)} is not valid Unicode text") from None
+    if size > limit:
+        raise ConfigurationError(f"{what} {_shown(text)} has {size} bytes; at most {limit} are allowed")
+    return text
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:37] + "...")

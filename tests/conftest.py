@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+"""What holds for every test, whatever it is about."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+
+# Machines are slow and shared: how long an example took says nothing. CI tries the same examples each time, so that a red run means a
+# change; a developer's runs look for new ones.
+hypothesis.settings.register_profile("rota", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "rota")
+
+# No ROTA_… variable of the shell reaches a test or what it starts, except those that are meant for the tests.
+for name in [name for name in os.environ if name.startswith("ROTA_") and not name.startswith("ROTA_TEST")]:
+    del os.environ[name]
