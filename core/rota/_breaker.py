@@ -25,6 +25,11 @@ class Breaker:
         self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
         self._opens_at = now + self._pause
 
+    def undecided(self, now: float) -> None:
+        """The probe ended without telling anything, as when its caller was cancelled: let the next claim through."""
+        if self._pause:
+            self._opens_at = now
+
     def admits(self, now: float) -> bool:
         """Say whether a claim may ask the store; the one that may is the probe, and the others wait for what becomes of it."""
         if not self._pause:

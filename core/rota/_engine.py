@@ -128,6 +128,9 @@ class Engine:
         except Unavailable as error:
             self.breaker.failed(self.clock())
             return self._unavailable(ask, error)
+        except BaseException:
+            self.breaker.undecided(self.clock())
+            raise
         self.breaker.answered()
         return verdict
 
@@ -244,8 +247,9 @@ class Engine:
             raise ConfigurationError(f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}: use another name, or forget it (W8)")
         ahead = False
         if verdict == HANDLED and record is not None and record.mark is not None and now is not None:
-            # the farthest that an early arrival can have moved it (W5)
-            ahead = record.mark > now + MOST_EARLY
+            # beyond the farthest that an early arrival can have moved it (W5)
+            known = record.slot_start == record.mark and record.slot_end is not None and record.kind != ROLLING
+            ahead = record.mark > now + (min(MOST_EARLY, (record.slot_end - record.mark) // 2) if known and record.slot_end else MOST_EARLY)
             if ahead:
                 self.warn(ask.name, f"the mark {text(record.mark)} lies ahead of the store's time {text(now)} (W7)")
         next_start = slot.end if verdict == HANDLED and slot is not None else None
@@ -429,6 +433,8 @@ class Engine:
         first = grant._listener
         grant._listener = listener if first is None else lambda: (first(), listener())
         self.watchdog.add(grant)
+        if grant._lost and self.watchdog.remove(grant):
+            listener()  # it was lost before anybody listened
 
     def _listen_for_user(self, grant: BaseGrant) -> None:
         function: Any = grant._ask.terms.on_lost

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 #: Threads that carry the calls of a driver without an async twin, per client.
 THREADS = 16
+#: The longest that such a thread watches before it looks whether its caller is still there, seconds.
+WATCH_SLICE = 0.25
 
 
 class Io(Protocol):
@@ -117,6 +119,11 @@ class ThreadedIo:
         return await self._call(self._driver.now, timeout=timeout)
 
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
+        # in slices, so that the thread of a caller that is cancelled is soon free again (L8)
+        while timeout > WATCH_SLICE:
+            if await self._call(self._driver.watch, name, owner, timeout=WATCH_SLICE):
+                return True
+            timeout -= WATCH_SLICE
         return await self._call(self._driver.watch, name, owner, timeout=timeout)
 
     async def sleep(self, seconds: float) -> None:

@@ -53,14 +53,17 @@ class Keeper:
 
     def keep(self, kept: Kept) -> None:
         """Take over one thing."""
+        dropped = None
         with self._changed:
             if len(self._kept) >= KEPT:
-                self._kept.popleft()
+                dropped = self._kept.popleft()
             self._kept.append(kept)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="rota-keeper", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+        if dropped is not None:
+            dropped.done("given up: too much is unsaid")
 
     def waiting(self) -> int:
         """Return how many things are unsaid."""

@@ -13,6 +13,7 @@ from . import _ask, policy
 from ._clock import monotonic
 from ._engine import Engine
 from ._io import BlockingIo, Io, NativeIo, ThreadedIo, step
+from ._observers import observers
 from ._registry import backend
 from .backend import Driver
 from .duration import DAY, SECOND, duration
@@ -36,6 +37,7 @@ _clients: weakref.WeakSet[_Base[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    observers.reset()
     for client in list(_clients):
         client._engine.after_fork()
 

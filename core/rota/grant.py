@@ -237,13 +237,19 @@ class AsyncGrant(BaseGrant):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # as asyncio.timeout does it: our own cancellation becomes the error it stands for, anybody else's goes on
         ours = self._cancelled and self._task is not None and self._task.uncancel() < self._cancelled
-        if not self.outcome:
-            try:
+        cancelled = kind is not None and kind.__name__ == "CancelledError"
+        try:
+            if not self.outcome:
                 await self._engine.settle(self, self._result(error))
-            except LeaseLost:
-                if error is None:
-                    raise
-        if ours and error is not None and kind is not None and kind.__name__ == "CancelledError":
+        except LeaseLost:
+            if error is None:
+                raise
+        except BaseException as interrupted:
+            # the body ended before our cancellation reached it: it reached the settlement, which the keeper has taken over
+            if not ours or type(interrupted).__name__ != "CancelledError":
+                raise
+            cancelled, error = True, interrupted
+        if ours and cancelled:
             raise LeaseLost(f"{self.name}: {self._lost}") from error
 
 

@@ -12,7 +12,6 @@ import os
 import sqlite3
 import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -92,7 +91,6 @@ class SqliteDriver(Driver):
         self.clock = clock
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        self._opening = threading.Lock()
 
     # -- connections
 

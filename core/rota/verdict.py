@@ -69,8 +69,10 @@ class Refused:
     def how(self) -> str:
         """``handled``: ``done``, ``passed`` (a newer slot was handled), or ``gave up``; else empty (W2)."""
         record = self.record
-        if self.verdict != HANDLED or record is None:
+        if self.verdict != HANDLED:
             return ""
+        if record is None:  # F3: this process's own memory said so
+            return "done"
         if self.slot is None or record.kind == ROLLING or record.mark == self.slot.start:
             return GAVE_UP if record.outcome == GAVE_UP and record.slot_start == record.mark else "done"
         run = self.run
@@ -120,7 +122,8 @@ class Refused:
             return f"the store can't be asked: {self.cause}"
         if self.verdict == BUSY:
             assert record is not None
-            what = "it" if record.kind == LEASE else self._slot_text() if self.same_slot else "an older slot"
+            older = self.slot is None or (record.slot_start or 0) < self.slot.start
+            what = "it" if record.kind == LEASE else self._slot_text() if self.same_slot else "an older slot" if older else "a newer slot"
             return f"{record.label} has held {what} since {text(record.granted_at)}"
         if self.verdict == EARLY:
             starts_in = max(0, self.not_before - (self.now or 0))
@@ -133,7 +136,8 @@ class Refused:
 
     def _handled_reason(self) -> str:
         record = self.record
-        assert record is not None
+        if record is None:
+            return f"{self._slot_text()} was handled by this process, and the store can't be asked whether by others too (F3)"
         if self.mark_ahead:
             return (
                 f"the mark {text(record.mark)} lies ahead of the store's time {text(self.now)}: a clock once ran fast,"
