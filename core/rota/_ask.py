@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import policy
 from .backend import LEASE, ROLLING, WINDOW, Claim
 from .capabilities import Capabilities
@@ -12,6 +10,10 @@ from .duration import DAY, describe, duration
 from .errors import ConfigurationError
 from .schedule import Schedule, Slot, instant
 from .url import check_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: The longest full name, in bytes of UTF-8: what every store's index can hold.
 NAME_LIMIT = 255

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import time
 from collections.abc import Callable
-from typing import Any
 
 from . import history
 from ._ask import Ask
@@ -49,12 +47,18 @@ from .policy import MOST_EARLY
 from .schedule import Slot
 from .verdict import UNAVAILABLE, Refused, text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 #: How often a claim is asked anew at the most because the store's time showed another slot, or its fate was unknown.
 ROUNDS = 16
 #: The pauses of a waiter that the store does not wake: the first, the longest (seconds), and the growth.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 #: The longest that one watch runs, so that a waiter notices an expiry that nobody announces (seconds).
 LONGEST_WATCH = 5.0
+
+FORKED = "a forked child holds nothing: the parent has the lease (L10)"
 
 
 class Engine:
@@ -77,18 +81,19 @@ class Engine:
         self.breaker = Breaker()
         self.local = LocalRuns()
         self.closed = False
+        self.forks = 0
         self.wraps: Callable[[Callable[[], object]], Callable[[], object]] | None = None
 
     # -- claims
 
     async def acquire(self, ask: Ask) -> BaseGrant | Refused:
         """Ask until won, refused, or no longer worth waiting for."""
-        owner = os.urandom(16).hex()
         wait = ask.terms.wait
         wait_until = self.clock() + wait if wait else 0.0
         pause = FIRST_PAUSE
         while True:
-            verdict = await self._claim(ask, owner)
+            # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
+            verdict = await self._claim(ask, os.urandom(16).hex())
             if not wait or not isinstance(verdict, Refused) or verdict.verdict != BUSY:
                 break
             left = wait_until - self.clock()
@@ -113,7 +118,7 @@ class Engine:
             except Unavailable:
                 pass  # the store can't wake us: look again after a pause
         # a random part keeps waiters from asking in step
-        await self.io.sleep(max(0.001, min(left, expires_in, pause * random.uniform(0.7, 1.0))))
+        await self.io.sleep(max(0.001, min(left, expires_in, pause * (1 - os.urandom(1)[0] / 850))))
         return min(pause * GROWTH, LONGEST_PAUSE)
 
     async def _claim(self, ask: Ask, owner: str) -> BaseGrant | Refused:
@@ -137,7 +142,7 @@ class Engine:
     async def _ask_store(self, ask: Ask, owner: str, deadline: float) -> BaseGrant | Refused:
         io, clock, store_clock = self.io, self.clock, self.store_clock
         back, unknown = ask.catch_up, False
-        apply_until = 0
+        apply_until, first = 0, 0.0
         settled = False  # whether it is certain that this owner id holds nothing but what is returned
         try:
             if not store_clock.known:
@@ -147,6 +152,7 @@ class Engine:
                 left = deadline - sent
                 if left <= 0:
                     break
+                first = first or sent
                 now = store_clock.now(sent)
                 slot = ask.aim(now, back)
                 apply_until = now + int(left * SECOND)
@@ -163,6 +169,9 @@ class Engine:
                 verdict = answer.verdict
                 if verdict == WON:
                     settled = True
+                    if unknown and answer.record is not None:
+                        # found again, it has run since an earlier request was applied, and so does its deadline (L5)
+                        sent = first if answer.now is None else sent - max(0, answer.now[1] - answer.record.granted_at) / SECOND
                     return self._won(ask, owner, sent, slot, answer)
                 if verdict == FINISHED:  # granted by a request that we thought lost, and run out since
                     owner = os.urandom(16).hex()
@@ -290,13 +299,14 @@ class Engine:
     async def settle(self, grant: BaseGrant, result: str) -> None:
         """End a grant (W3, L4, F5)."""
         if grant.outcome:
+            self._settle_again(grant, result)
             return
         ask = grant._ask
+        if grant._forks != self.forks:
+            raise LeaseLost(f"{grant.name}: {FORKED}")
         if not grant._owner:
             self._settle_degraded(grant, result)
             return
-        if self._is_forked(grant):
-            raise LeaseLost(f"{grant.name}: {grant._lost}")
         if result == FAILED and 0 < ask.max_attempts <= grant.attempt:
             result = GAVE_UP
         settlement = Settlement(grant.name, grant._owner, result, ask.retention, self._history(grant, result))
@@ -326,11 +336,20 @@ class Engine:
             break
         self._note_settled(grant, settlement, settled)
 
+    @staticmethod
+    def _settle_again(grant: BaseGrant, result: str) -> None:
+        """Answer as the first time (L4); a success in particular is never said of a grant that ended otherwise."""
+        if grant.outcome == "lost":
+            raise LeaseLost(f"{grant.name}: {grant._lost}")
+        if result == HANDLED and grant.outcome == "unrecorded":
+            raise Unrecorded(f"{grant.name}: the work is done, its outcome is not confirmed yet and kept")
+        if result == HANDLED and grant.outcome != HANDLED:
+            raise LeaseLost(f"{grant.name}: it was settled before, as {grant.outcome!r}")
+
     def _note_settled(self, grant: BaseGrant, settlement: Settlement, settled: Settled) -> None:
         result, record = settlement.result, settled.record
         self.heartbeat.remove(grant)
-        if grant._listener is not None:
-            self.watchdog.remove(grant)
+        self._unlisten(grant)
         applied, ended = settled.applied, settled.result
         if not applied and record is not None and record.last_owner == settlement.owner:
             applied, ended = True, record.last_result  # an earlier request was applied, and a later grant has been made since
@@ -372,6 +391,7 @@ class Engine:
 
     def _settle_degraded(self, grant: BaseGrant, result: str) -> None:
         grant.outcome = result
+        self._unlisten(grant)
         if result == HANDLED and grant.slot is not None:
             self.local.add(grant.name, *grant.slot)
             self._write_back(grant)
@@ -401,6 +421,7 @@ class Engine:
         """F5: an unconfirmed success is said again while the process lives, renewals going on; anything else until expiry has done it."""
         success = settlement.result in (HANDLED, GAVE_UP)
         grant.outcome = "unrecorded" if success else settlement.result
+        self._unlisten(grant)
         if success and settlement.result == HANDLED and grant.slot is not None:
             self.local.add(grant.name, *grant.slot)
         if not success:
@@ -432,9 +453,16 @@ class Engine:
         """Call the listener, once, when the grant is lost."""
         first = grant._listener
         grant._listener = listener if first is None else lambda: (first(), listener())
+        if grant._deadline == NEVER:
+            return  # degraded, or granted without a lease: nothing can be lost
         self.watchdog.add(grant)
         if grant._lost and self.watchdog.remove(grant):
             listener()  # it was lost before anybody listened
+
+    def _unlisten(self, grant: BaseGrant) -> None:
+        """The body has ended: nobody is to be told any more."""
+        if grant._listener is not None:
+            self.watchdog.remove(grant)
 
     def _listen_for_user(self, grant: BaseGrant) -> None:
         function: Any = grant._ask.terms.on_lost
@@ -482,14 +510,11 @@ class Engine:
 
     # -- the end, and forks
 
-    @staticmethod
-    def _is_forked(grant: BaseGrant) -> bool:
-        return grant._deadline == -NEVER
-
     def after_fork(self) -> None:
         """In a forked child: hold, renew, release and say nothing of the parent's (L10)."""
+        self.forks += 1
         for grant in self.heartbeat.held():
-            grant._lost = "a forked child holds nothing: the parent has the lease (L10)"
+            grant._lost = FORKED
             grant._deadline = -NEVER
         self.heartbeat.reset()
         self.watchdog.reset()
@@ -506,4 +531,5 @@ class Engine:
                 grant._lose("the client was closed")
         self.keeper.close(self.timeout)
         self.heartbeat.close()
+        self.watchdog.close()
         self.driver.close()

@@ -73,13 +73,14 @@ class Heartbeat:
             with self._changed:
                 if self._closed:
                     return
+                self._wakes_at = NEVER  # before looking: whoever adds a grant from here on wakes this thread, which then waits
                 due, wait = self._due(self._clock())
                 if not due:
                     self._wakes_at = self._clock() + wait if wait < NEVER else NEVER
                     # an injected clock, or one that runs through suspend, may be ahead of the wait: look again now and then
                     self._changed.wait(None if wait == NEVER else min(wait, 1.0))
-                    self._wakes_at = 0.0
                     continue
+                self._wakes_at = 0.0
             for first in range(0, len(due), BATCH):
                 self._renew(due[first : first + BATCH])
             self._sweeper.sweep(min(grant._ask.terms.renew_timeout for grant in due))
@@ -166,6 +167,15 @@ class Watchdog:
             if not self._watched:
                 self._changed.notify_all()
             return watched
+
+    def close(self) -> None:
+        """Look after nothing any more; wait for the thread."""
+        with self._changed:
+            self._watched.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def call(self, function: Callable[[], object]) -> None:
         """Run a user's function on a thread that renewals and deadlines don't wait for."""

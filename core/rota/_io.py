@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
 
 from .backend import Answer, AsyncDriver, Claim, Driver, Now, Settled, Settlement
 from .errors import Unavailable
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol, TypeVar
+
+    T = TypeVar("T")
+else:
+    Protocol = object
 
 #: Threads that carry the calls of a driver without an async twin, per client.
 THREADS = 16

@@ -6,10 +6,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from .backend import HANDLED, UNUSED, Driver, Settlement, WriteBack
 from .errors import NotSupported, RotaError, Unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+    from ._value import NamedTuple
 
 #: The first and the longest pause between tries, seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
@@ -86,8 +91,9 @@ class Keeper:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            thread = self._thread  # it clears the attribute when it ends
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def _run(self) -> None:
         pause = FIRST_PAUSE

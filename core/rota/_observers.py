@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     import pluggy
 
 #: Events that may wait; beyond that the newest are dropped and counted.

@@ -20,11 +20,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from .capabilities import Capabilities
 from .errors import NotSupported
 from .url import Url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+    from ._value import NamedTuple
 
 #: The contract's number. A backend that was written for another one is refused when it is loaded.
 CONTRACT = 1

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+    from ._value import NamedTuple
 
 #: The optional verbs of the contract, by the names of the driver's methods.
 OPTIONAL_VERBS = ("watch", "override", "record", "facts", "schema", "sweep")

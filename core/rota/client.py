@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Generic, TypeVar, cast
+from threading import get_ident
 
 from . import _ask, policy
 from ._clock import monotonic
@@ -26,14 +26,16 @@ from .verdict import Refused
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self, Unpack
+    from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
     from .backend import AsyncDriver
+else:
+    from ._value import Generic, TypeVar, cast
 
+F = TypeVar("F", bound="Callable[..., Any]")
 G = TypeVar("G", bound=BaseGrant)
-F = TypeVar("F", bound=Callable[..., Any])
 
-_clients: weakref.WeakSet[_Base[Any]] = weakref.WeakSet()
+_clients: weakref.WeakSet[_Base] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -55,14 +57,14 @@ def label(site: str) -> str:
     return f"{site + ' ' if site else ''}{host}:{os.getpid()}"
 
 
-class _Base(Generic[G]):
+class _Base:
     """What both faces share: the checked options, and the engine."""
 
     def __init__(
         self,
         driver: Driver,
         io: Io,
-        grant_type: type[G],
+        grant_type: type[BaseGrant],
         *,
         prefix: str,
         site: str,
@@ -108,7 +110,7 @@ class _Base(Generic[G]):
         if ask is not None:
             return ask
         return self._cached(
-            cast(Any, key),
+            cast("Any", key),
             lambda: _ask.lease(self._full(name), options, self.driver.capabilities, self._timeout, self._retention),
         )
 
@@ -125,6 +127,25 @@ class _Base(Generic[G]):
         )
 
 
+class _Entered(Generic[G]):
+    """The grants of one guard's open blocks, by who opened them: in threads or tasks they overlap and end in any order (L4)."""
+
+    def __init__(self) -> None:
+        self._grants: dict[object, list[G]] = {}
+
+    def push(self, who: object, grant: G) -> None:
+        self._grants.setdefault(who, []).append(grant)
+
+    def pop(self, who: object) -> G:
+        if who not in self._grants:  # the block is left by another thread or task than entered it, as with a generator's
+            who = next(reversed(self._grants))
+        grants = self._grants[who]
+        grant = grants.pop()
+        if not grants:
+            del self._grants[who]
+        return grant
+
+
 class Guard:
     """A claim that is made when a ``with`` block or a decorated function is entered; refused, it raises. May be used again and again."""
 
@@ -132,7 +153,7 @@ class Guard:
         self._engine = engine
         self._ask = ask
         self._skip = skip
-        self._entered: list[Grant] = []
+        self._entered: _Entered[Grant] = _Entered()
 
     @property
     def or_skip(self) -> Guard:
@@ -148,11 +169,11 @@ class Guard:
         verdict = self._acquire()
         if isinstance(verdict, Refused):
             verdict.raise_()
-        self._entered.append(verdict)
+        self._entered.push(get_ident(), verdict)
         return verdict.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
+        self._entered.pop(get_ident()).__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """Guard every call of a function. A generator or coroutine function is refused: its body would run outside."""
@@ -170,7 +191,7 @@ class Guard:
             with verdict:
                 return function(*args, **kwargs)
 
-        return cast(F, guarded)
+        return cast("F", guarded)
 
 
 class AsyncGuard:
@@ -180,7 +201,7 @@ class AsyncGuard:
         self._engine = engine
         self._ask = ask
         self._skip = skip
-        self._entered: list[AsyncGrant] = []
+        self._entered: _Entered[AsyncGrant] = _Entered()
 
     @property
     def or_skip(self) -> AsyncGuard:
@@ -196,11 +217,15 @@ class AsyncGuard:
         verdict = await self._acquire()
         if isinstance(verdict, Refused):
             verdict.raise_()
-        self._entered.append(verdict)
+        import asyncio
+
+        self._entered.push(asyncio.current_task(), verdict)
         return await verdict.__aenter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._entered.pop().__aexit__(kind, error, trace)
+        import asyncio
+
+        await self._entered.pop(asyncio.current_task()).__aexit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """Guard every call of a coroutine function."""
@@ -218,10 +243,10 @@ class AsyncGuard:
             async with verdict:
                 return await function(*args, **kwargs)
 
-        return cast(F, guarded)
+        return cast("F", guarded)
 
 
-class Client(_Base[Grant]):
+class Client(_Base):
     """The blocking face; see `connect`. Safe to use from several threads, and after a fork."""
 
     def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Guard:
@@ -295,7 +320,7 @@ class Client(_Base[Grant]):
         self.close()
 
 
-class AsyncClient(_Base[AsyncGrant]):
+class AsyncClient(_Base):
     """The async face; see `connect_async`. Renewals come from a thread, off the event loop."""
 
     def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGuard:

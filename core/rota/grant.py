@@ -43,6 +43,7 @@ class BaseGrant:
         "_deadline",
         "_due",
         "_engine",
+        "_forks",
         "_hold_until",
         "_listener",
         "_lost",
@@ -62,6 +63,7 @@ class BaseGrant:
     ) -> None:
         terms = ask.terms
         self._engine = engine
+        self._forks = engine.forks
         self._ask = ask
         self._clock = engine.clock
         self._owner = owner

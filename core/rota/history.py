@@ -6,9 +6,13 @@ One run a line, newest first, fields parted by tabs: an operator can read it in 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from .backend import HISTORY_LIMIT, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+    from ._value import NamedTuple
 
 #: How many runs are kept, as far as `HISTORY_LIMIT` has room.
 RUNS = 20

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypedDict
 
 from .capabilities import Capabilities
 from .duration import DAY, MINUTE, SECOND, describe, duration
@@ -14,13 +13,15 @@ from .url import did_you_mean
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+    from typing import Any, Literal, NamedTuple, TypedDict
 
     from .grant import BaseGrant
 
     Duration = int | float | str | timedelta
     Instant = datetime | int | float | str
-
-OnUnavailable = Literal["raise", "run", "skip"]
+    OnUnavailable = Literal["raise", "run", "skip"]
+else:
+    from ._value import NamedTuple, TypedDict
 
 #: How long a record is kept beyond its slot and lease (R1), unless the client is told otherwise.
 RETENTION = 30 * DAY

@@ -16,21 +16,8 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     from ._zone import Zone
-
-    class _SlotFields(NamedTuple):
-        start: int
-        end: int | None
-
-    class _MissedFields(NamedTuple):
-        count: int  # type: ignore[assignment]  # hides tuple.count, as the interface wants it
-        exact: bool
-
 else:
-    # `typing` loads `re` (5 ms), which `rota run` does without
-    from collections import namedtuple
-
-    _SlotFields = namedtuple("_SlotFields", ("start", "end"))
-    _MissedFields = namedtuple("_MissedFields", ("count", "exact"))
+    from ._value import NamedTuple
 
 EARLIEST = 0
 LATEST = 221_845_392_000 * SECOND  # 9000-01-01T00:00:00Z
@@ -41,7 +28,7 @@ _MARGIN = 450 * 366 * DAY
 _SHIFT = 2 * DAY  # no two offsets are further apart: 26 hours at most
 
 
-class Slot(_SlotFields):
+class Slot(NamedTuple):
     """A slot of a schedule, half-open: ``[start, end)``, in microseconds since the Unix epoch (W1).
 
     Attributes:
@@ -49,7 +36,8 @@ class Slot(_SlotFields):
         end: The start of the next slot; None for a window that has a planned instant alone.
     """
 
-    __slots__ = ()
+    start: int
+    end: int | None
 
     @property
     def start_at(self) -> datetime:
@@ -65,10 +53,11 @@ class Slot(_SlotFields):
         return f"[{iso(self.start)}, {'...' if self.end is None else iso(self.end)})"
 
 
-class Missed(_MissedFields):
+class Missed(NamedTuple):
     """A number of slots nobody handled; as text ``3`` or ``at least 3`` (W9)."""
 
-    __slots__ = ()
+    count: int  # type: ignore[assignment]  # hides tuple.count, as the interface wants it
+    exact: bool
 
     def __str__(self) -> str:
         return str(self.count) if self.exact else f"at least {self.count}"

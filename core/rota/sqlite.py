@@ -14,7 +14,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 from . import rules
 from .backend import (
@@ -36,7 +35,11 @@ from .errors import ConfigurationError, Unavailable
 from .memory import wall_clock
 from .url import Url
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 #: The number of the table's layout, kept as the file's ``user_version``.
 LAYOUT = 1

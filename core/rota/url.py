@@ -8,9 +8,14 @@ as it was written, since only the driver knows what its hosts look like.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from .errors import ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+    from ._value import NamedTuple
 
 #: Options that every backend takes, with a line of help each.
 COMMON_OPTIONS: Mapping[str, str] = {
