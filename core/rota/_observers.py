@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from .errors import ConfigurationError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -48,14 +50,24 @@ class Observers:
 
     def register(self, plugin: object, name: str | None = None) -> None:
         """Register a plug-in; if it has hooks of ours, they are called from now on."""
-        self.manager.register(plugin, name)
-        self.manager.check_pending()
+        import pluggy
+
+        try:
+            self.manager.register(plugin, name)
+            self.manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            self._drop(plugin)
+            raise ConfigurationError(f"the observer can't be registered: {error}") from error
         self.listening = any(self.manager.hook.__dict__[hook].get_hookimpls() for hook in self._hooks())
 
     def unregister(self, plugin: object) -> None:
-        """Take it out again."""
-        self.manager.unregister(plugin)
+        """Take it out again; nothing happens if it is not in."""
+        self._drop(plugin)
         self.listening = any(self.manager.hook.__dict__[hook].get_hookimpls() for hook in self._hooks())
+
+    def _drop(self, plugin: object) -> None:
+        if self.manager.is_registered(plugin):
+            self.manager.unregister(plugin)
 
     def _hooks(self) -> list[str]:
         return [name for name in vars(self.manager.hook) if name.startswith("rota_")]
