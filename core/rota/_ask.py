@@ -125,7 +125,7 @@ class WindowAsk(Ask):
 
     def _late_from(self, slot: Slot, named: bool) -> int:
         start, end = slot
-        late_from = start + self.retention  # R1: nothing reaches back further than the record is kept
+        late_from = (start if end is None else end) + self.retention  # R1: nothing reaches back further than the record is kept
         if self.max_late is not None:
             late_from = min(late_from, start + self.max_late + 1)  # exactly max_late after the start still wins
             return late_from if named or end is None else min(late_from, end)

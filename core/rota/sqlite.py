@@ -8,6 +8,7 @@ decision old. WAL with ``synchronous=FULL``: a slot that was said to be handled 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
@@ -31,7 +32,7 @@ from .backend import (
     WriteBack,
 )
 from .capabilities import Capabilities
-from .errors import ConfigurationError, Unavailable
+from .errors import ConfigurationError, OutcomeUnknown, Unavailable
 from .memory import wall_clock
 from .url import Url
 
@@ -52,13 +53,13 @@ _COLUMNS = (
     " slot_end INTEGER, attempts INTEGER, outcome TEXT, settled_at INTEGER, keep_until INTEGER, history BLOB, format INTEGER"
 )
 _SCHEMA = (
-    f"CREATE TABLE IF NOT EXISTS record ({_COLUMNS}) STRICT, WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS record_keep_until ON record (keep_until)",  # R3: the sweep
+    f"CREATE TABLE IF NOT EXISTS rota_record ({_COLUMNS}) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS rota_record_keep_until ON rota_record (keep_until)",  # R3: the sweep
     f"PRAGMA user_version = {LAYOUT}",
 )
-_SELECT = f"SELECT {', '.join(Record._fields)} FROM record"
+_SELECT = f"SELECT {', '.join(Record._fields)} FROM rota_record"
 _READ = f"{_SELECT} WHERE name = ?"
-_WRITE = f"INSERT OR REPLACE INTO record VALUES ({', '.join('?' * len(Record._fields))})"
+_WRITE = f"INSERT OR REPLACE INTO rota_record VALUES ({', '.join('?' * len(Record._fields))})"
 
 #: Result codes that mean that the file is in use or away now, not that we are wrong.
 _AWAY = {
@@ -71,6 +72,9 @@ _AWAY = {
     "SQLITE_PROTOCOL",
     "SQLITE_CORRUPT",
 }
+
+#: Reasons for which a file can't be opened that may pass by themselves.
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 #: File systems on which SQLite's locks are known to be unsafe between hosts.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "ocfs2", "gfs2"}
@@ -92,26 +96,44 @@ class SqliteDriver(Driver):
     def __init__(self, path: str, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
         self.clock = clock
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[tuple[sqlite3.Connection, tuple[int, int]]] = []  # each with the file that it opened
         self._closed = False
+        self._worked = False  # once it has, a file that can't be opened is away, and no longer a mistake of ours
 
     # -- connections
 
     def _open(self, deadline: float) -> sqlite3.Connection:
-        _refuse_network(self.path)
-        _make_folder(self.path)
         try:
+            if not self._worked:
+                _refuse_network(self.path)
+                # later on the folder is not made: one that was unmounted would come back as another, empty store
+                os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
             # the file is made here so that it is never, not even for a moment, readable by others
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
         except OSError as error:
-            raise _cannot_open(self.path, error) from error
+            message = f"{self.path} can't be opened ({error.strerror}): name another store with --url or connect()"
+            raise (Unavailable if self._worked or error.errno in _PASSING else ConfigurationError)(message) from error
         connection = sqlite3.connect(self.path, timeout=_left(deadline), isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection, deadline)
         except BaseException:
             connection.close()
             raise
+        self._worked = True
         return connection
+
+    def _take(self, deadline: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        """Return a connection to the file that has the path now: one that was moved or deleted is seen by nobody else."""
+        while self._idle:
+            try:
+                connection, opened = self._idle.pop()
+            except IndexError:
+                break  # another thread took it
+            if opened == _identity(self.path):
+                return connection, opened
+            connection.close()
+        connection = self._open(deadline)
+        return connection, _identity(self.path)
 
     def _prepare(self, connection: sqlite3.Connection, deadline: float) -> None:
         while True:
@@ -128,7 +150,7 @@ class SqliteDriver(Driver):
                     raise ConfigurationError(f"{self.path} has layout {version}, this rota knows {LAYOUT}: use the rota that wrote it")
                 return
             except sqlite3.OperationalError as error:
-                # racing first opens fail with "locked" at once, whatever the busy timeout (SQLite takes no handler for the switch to WAL)
+                # racing first opens fail with "locked" at once: the busy timeout does not hold for the switch to WAL
                 if "locked" not in str(error) or time.monotonic() >= deadline:
                     raise
                 time.sleep(0.01)
@@ -140,10 +162,7 @@ class SqliteDriver(Driver):
         deadline = time.monotonic() + timeout
         connection = None
         try:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._open(deadline)
+            connection, opened = self._take(deadline)
             connection.execute(f"PRAGMA busy_timeout = {int(_left(deadline) * 1000)}")
             yield connection
         except sqlite3.Error as error:
@@ -161,7 +180,7 @@ class SqliteDriver(Driver):
                 if self._closed or len(self._idle) >= IDLE:
                     connection.close()
                 else:
-                    self._idle.append(connection)
+                    self._idle.append((connection, opened))
 
     def _translated(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorname", "") or ""
@@ -196,7 +215,7 @@ class SqliteDriver(Driver):
                 renewed = None if row is None else rules.renew(_record(row), renewal, now)
                 if renewed is not None:
                     connection.execute(
-                        "UPDATE record SET expires_at = ?, keep_until = ? WHERE name = ?",
+                        "UPDATE rota_record SET expires_at = ?, keep_until = ? WHERE name = ?",
                         (renewed.expires_at, renewed.keep_until, renewal.name),
                     )
                 held.append(renewed is not None)
@@ -244,7 +263,7 @@ class SqliteDriver(Driver):
             return {
                 "version": sqlite3.sqlite_version,
                 "path": self.path,
-                "records": connection.execute("SELECT count(*) FROM record").fetchone()[0],
+                "records": connection.execute("SELECT count(*) FROM rota_record").fetchone()[0],
                 "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
                 "synchronous": connection.execute("PRAGMA synchronous").fetchone()[0],
                 "file_system": _file_system(self.path),
@@ -258,17 +277,17 @@ class SqliteDriver(Driver):
             now = self.clock()
             rows = connection.execute(f"{_SELECT} WHERE keep_until < ? ORDER BY keep_until LIMIT ?", (now, limit)).fetchall()
             names = [(row[0],) for row in rows if rules.may_remove(_record(row), now)]
-            connection.executemany("DELETE FROM record WHERE name = ?", names)
+            connection.executemany("DELETE FROM rota_record WHERE name = ?", names)
         return len(names)
 
     def close(self) -> None:
         self._closed = True
         while self._idle:
             with contextlib.suppress(IndexError, sqlite3.Error):
-                self._idle.pop().close()
+                self._idle.pop()[0].close()
 
     def after_fork(self) -> None:
-        _of_the_parent.extend(self._idle)
+        _of_the_parent.extend(connection for connection, _ in self._idle)
         self._idle = []
 
 
@@ -281,7 +300,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_IOERR"):
+            # what was written before the disk failed may still be found and kept by the next one who opens the file
+            raise OutcomeUnknown(f"the commit failed: {error}") from error
+        raise
 
 
 def _record(row: tuple[object, ...]) -> Record:
@@ -293,22 +318,12 @@ def _left(deadline: float) -> float:
     return max(0.001, deadline - time.monotonic())
 
 
-def _make_folder(path: str) -> None:
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        try:
-            os.makedirs(folder, 0o700, exist_ok=True)
-        except OSError as error:
-            raise _cannot_open(path, error) from error
-
-
-def _cannot_open(path: str, error: OSError) -> ConfigurationError | Unavailable:
-    import errno
-
-    message = f"{path} can't be opened ({error.strerror}): name another store with --url or connect()"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST):
-        return ConfigurationError(message)
-    return Unavailable(message)
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino
 
 
 def _refuse_network(path: str) -> None:

@@ -10,7 +10,6 @@ import threading
 import uuid
 
 import pytest
-
 import rota
 from rota._observers import observers
 

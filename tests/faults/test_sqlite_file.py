@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""What happens to the file of a SQLite store happens to its clients: moved, deleted, put back, not ours, not to be read by others."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+
+import pytest
+import rota
+
+
+def test_a_client_follows_the_path_and_not_the_file_that_was_moved_away(tmp_path):
+    url = f"sqlite://{tmp_path}/rota.db"
+    with rota.connect(url) as old, rota.connect(url) as new:
+        assert old.try_lease("job")
+        (tmp_path / "rota.db").rename(tmp_path / "backup.db")
+        # a client that comes now makes a new file: the one that was there before must see the same store, or both would hold
+        assert new.try_lease("job")
+        assert not old.try_lease("job")
+
+
+def test_a_folder_that_vanishes_is_an_outage_and_not_a_fresh_store(tmp_path):
+    folder = tmp_path / "state"
+    with rota.connect(f"sqlite://{folder}/rota.db") as client:
+        client.try_lease("job").release()
+        folder.rename(tmp_path / "unmounted")
+        with pytest.raises(rota.Unavailable, match="rota.db"):
+            client.try_lease("job")
+        assert not folder.exists()
+        (tmp_path / "unmounted").rename(folder)
+        assert client.try_lease("other", on_unavailable="skip") is not None
+
+
+def test_W6_a_slot_longer_than_the_retention_can_be_won_until_it_ends(tmp_path):
+    now = [1_790_000_000_000_000]
+    client = rota.connect(f"sqlite://{tmp_path}/rota.db", retention="1d")
+    client.driver.clock = lambda: now[0]
+    schedule = rota.Every("300d")
+    now[0] = schedule.slot(now[0]).end - 1
+    with client, client.window("yearly", schedule) as grant:
+        assert grant.slot.end == now[0] + 1
+
+
+def test_recovery_after_the_file_came_back_needs_no_restart(tmp_path):
+    folder = tmp_path / "state"
+    with rota.connect(f"sqlite://{folder}/rota.db") as client:
+        with client.window("report", rota.Every("300d")):
+            pass
+        folder.rename(tmp_path / "unmounted")
+        refused = client.try_window("report", rota.Every("300d"), on_unavailable="skip")
+        assert refused.verdict == "unavailable"
+        (tmp_path / "unmounted").rename(folder)
+        assert client.driver.read("report", 5)[0].outcome == "handled"
+
+
+def test_the_file_is_made_for_its_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with rota.connect(f"sqlite://{tmp_path}/new/rota.db") as client:
+            client.try_lease("job").release()
+            for path in (tmp_path / "new").iterdir():
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+def test_a_file_that_is_no_database_is_named_and_left_as_it_is(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, and long enough to have the place of a header in it " * 20)
+    with rota.connect(f"sqlite://{path}") as client, pytest.raises(rota.ConfigurationError, match=r"notes\.txt"):
+        client.try_lease("job")
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_file_of_a_later_layout_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "rota.db"
+    sqlite3.connect(path).execute("PRAGMA user_version = 99").connection.close()
+    with rota.connect(f"sqlite://{path}") as client, pytest.raises(rota.ConfigurationError, match="layout 99"):
+        client.try_lease("job")
+
+
+def test_other_tables_in_the_file_are_left_alone(tmp_path):
+    path = tmp_path / "app.db"
+    with sqlite3.connect(path) as app:
+        app.execute("CREATE TABLE record (name TEXT)")
+        app.execute("INSERT INTO record VALUES ('of the application')")
+    with rota.connect(f"sqlite://{path}") as client:
+        assert client.try_lease("job")
+    assert sqlite3.connect(path).execute("SELECT name FROM record").fetchall() == [("of the application",)]
