@@ -18,6 +18,7 @@ DAY = 24 * HOUR
 YEAR = 366 * DAY
 
 _UNITS = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+_MOST = 10**12  # seconds: with an instant of today added it still fits 64 bits of microseconds
 _EXAMPLES = "write seconds as a number (30, 0.5), a timedelta, or text with units such as '500ms', '30s', '15m', '1h30m', '7d'"
 
 
@@ -40,25 +41,37 @@ def duration(value: int | float | str | timedelta, what: str, *, zero: bool = Fa
     elif isinstance(value, (int, float)):
         if value != value or value in (float("inf"), float("-inf")):
             raise ConfigurationError(f"{what}={value!r} is not a finite duration")
-        microseconds = round(value * SECOND)
+        microseconds = round(max(-_MOST, min(value, _MOST)) * SECOND)  # a larger one would overflow a float, and is refused below
     elif hasattr(value, "total_seconds"):
         microseconds = round(value.total_seconds() * SECOND)
     else:
-        raise ConfigurationError(f"{what}={value!r} is not a duration: {_EXAMPLES}")
-    if microseconds < 0 or (microseconds == 0 and not (zero and _is_zero(value))):
-        raise ConfigurationError(f"{what}={value!r} must be {'zero or more' if zero else 'more than zero'}")
+        raise ConfigurationError(f"{what}={_shown(value)} is not a duration: {_EXAMPLES}")
+    if microseconds == 0 and not _is_zero(value):
+        raise ConfigurationError(f"{what}={_shown(value)} is under a microsecond")
+    if microseconds < 0 or (microseconds == 0 and not zero):
+        raise ConfigurationError(f"{what}={_shown(value)} must be {'zero or more' if zero else 'more than zero'}")
     if most is not None and microseconds > most:
-        raise ConfigurationError(f"{what}={value!r} is more than the {describe(most)} allowed")
+        raise ConfigurationError(f"{what}={_shown(value)} is more than the {describe(most)} allowed")
+    if microseconds >= _MOST * SECOND:
+        raise ConfigurationError(f"{what}={_shown(value)} is more than a store's clock can count")
     return microseconds
 
 
 def _is_zero(value: object) -> bool:
     # 1e-9 s rounds to zero microseconds without being what the caller asked for
-    return not value or isinstance(value, str)
+    return not value or (isinstance(value, str) and not set(value) & set("123456789"))
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # a whole number of more digits than Python prints
+        return "a number without end"
+    return shown if len(shown) <= 100 else shown[:96] + "..."
 
 
 def _from_text(text: str, what: str) -> int:
-    total = 0.0
+    total: float = 0  # whole as long as the numbers are, so that no digit of a long one is lost
     rest = text.strip().lower()
     if not rest:
         raise ConfigurationError(f"{what} is empty: {_EXAMPLES}")
@@ -72,13 +85,16 @@ def _from_text(text: str, what: str) -> int:
             letters += 1
         number, unit = rest[:digits], rest[digits:letters]
         if not number or number.count(".") > 1 or number == "." or unit not in _UNITS or unit in seen:
-            if text.strip().replace(".", "", 1).isdigit() and text.strip() != "0":
-                raise ConfigurationError(f"{what}={text!r} has no unit: write {text.strip()}s, {text.strip()}m or {text.strip()}h")
-            if text.strip() == "0":
+            bare = text.strip()
+            if bare == "0":
                 return 0
-            raise ConfigurationError(f"{what}={text!r} is not a duration: {_EXAMPLES}")
+            if bare.isascii() and bare.replace(".", "", 1).isdigit() and len(bare) <= 20:
+                raise ConfigurationError(f"{what}={text!r} has no unit: write {bare}s, {bare}m or {bare}h")
+            raise ConfigurationError(f"{what}={_shown(text)} is not a duration: {_EXAMPLES}")
+        if digits > 20:
+            raise ConfigurationError(f"{what}={_shown(text)} is not a duration: a number in it has {digits} digits")
         seen.add(unit)
-        total += float(number) * _UNITS[unit]
+        total += (float(number) if "." in number else int(number)) * _UNITS[unit]
         rest = rest[letters:].lstrip()
     return round(total)
 

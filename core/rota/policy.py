@@ -127,7 +127,7 @@ def terms(options: dict[str, Any], capabilities: Capabilities, timeout: float) -
     """
     ttl = duration(options.get("ttl", TTL), "ttl")
     if ttl < capabilities.min_ttl:
-        raise ConfigurationError(f"ttl={options['ttl']!r} is under this backend's floor of {describe(capabilities.min_ttl)}")
+        raise ConfigurationError(f"ttl={options.get('ttl', TTL)!r} is under this backend's floor of {describe(capabilities.min_ttl)}")
     ttl += -ttl % capabilities.ttl_step
     heartbeat = duration(options["heartbeat"], "heartbeat") if "heartbeat" in options else ttl // 3
     if heartbeat * 3 > ttl:

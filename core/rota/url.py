@@ -23,6 +23,10 @@ COMMON_OPTIONS: Mapping[str, str] = {
     "site": "the label of the site that runs, for people (default: ROTA_SITE)",
 }
 
+_HEX = frozenset("0123456789abcdefABCDEF")
+#: Words in the name of an option whose value is a secret.
+_SECRET = ("pass", "pwd", "secret", "token", "key", "auth", "cred", "user")
+
 
 class Url(NamedTuple):
     """A store's URL, taken apart at its scheme and query only.
@@ -49,7 +53,7 @@ class Url(NamedTuple):
         """The URL for messages: no user, no password, no option's value."""
         _, at, after = self.rest.rpartition("@")
         shown = f"***@{after}" if at else after
-        query = "&".join(f"{name}=***" for name in self.options)
+        query = "&".join(f"{name}=***" for name in _shown_names(self.options))
         return f"{self.scheme}://{shown}{'?' + query if query else ''}"
 
 
@@ -57,8 +61,8 @@ def parse(text: str) -> Url:
     """Take a URL apart.
 
     Raises:
-        ConfigurationError: Not text, no scheme, a control character, a fragment, an option without a value or given twice, a bad ``prefix``
-            or ``site``. The message never quotes what may be a secret.
+        ConfigurationError: Not text, no scheme, a control character, a fragment, a ``%`` that is no escape, an option without a value or
+            given twice, a bad ``prefix`` or ``site``. The message never quotes what may be a secret.
     """
     if not isinstance(text, str) or not text:
         raise ConfigurationError(
@@ -73,6 +77,8 @@ def parse(text: str) -> Url:
         raise ConfigurationError(f"the {scheme}:// URL holds white space or a control character: percent-encode it")
     if "#" in rest:
         raise ConfigurationError(f"the {scheme}:// URL holds '#': in a password or a path, percent-encode it as %23")
+    if "%" in rest and not all(len(part) >= 2 and set(part[:2]) <= _HEX for part in rest.split("%")[1:]):
+        raise ConfigurationError(f"the {scheme}:// URL holds a '%' that starts no escape: percent-encode it as %25")
     body, _, query = rest.partition("?")
     options = _options(scheme, query)
     prefix = options.pop("prefix", "")
@@ -97,20 +103,37 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in query.split("&"):
         name, equals, value = part.partition("=")
-        name = unquote(name)
         if not name or not equals:
             raise ConfigurationError(f"the {scheme}:// URL has an option that is not written name=value")
+        # not errors="strict": its UnicodeDecodeError would hold the value, and stay behind ours as its context
+        name, value = unquote(name, errors="surrogateescape"), unquote(value, errors="surrogateescape")
+        if any("\udc80" <= letter <= "\udcff" for letter in name + value):
+            raise ConfigurationError(f"the {scheme}:// URL has an option whose escapes are not UTF-8")
         if name in options:
-            raise ConfigurationError(f"the {scheme}:// URL gives the option {name!r} twice")
-        options[name] = unquote(value)
+            raise ConfigurationError(f"the {scheme}:// URL gives the option {_shown_names([*options, name])[-1]!r} twice")
+        options[name] = value
     return options
+
+
+def _shown_names(names: Iterable[str]) -> list[str]:
+    """Return the options' names for messages: what follows a secret's option may be the rest of a secret with a raw ``&`` in it."""
+    shown, secret = [], False
+    for name in names:
+        shown.append("***" if secret else name)
+        secret = secret or any(word in name.lower() for word in _SECRET)
+    return shown
 
 
 def check_options(url: Url, known: Mapping[str, str]) -> None:
     """Refuse an option that neither the backend nor the core knows."""
-    for name in url.options:
+    for name, shown in zip(url.options, _shown_names(url.options), strict=True):
         if name not in known:
             allowed = [*known, *COMMON_OPTIONS]
+            if shown != name:
+                raise ConfigurationError(
+                    f"{url.scheme}:// has no option like one behind a password or key: percent-encode '&' as %26 in its value;"
+                    f" it knows {', '.join(sorted(allowed))}"
+                )
             raise ConfigurationError(
                 f"{url.scheme}:// has no option {name!r}{did_you_mean(name, allowed)}; it knows {', '.join(sorted(allowed))}"
             )
