@@ -75,7 +75,8 @@ class Engine:
         self._make_label = label
         self._label = label()
         self.store_clock = StoreClock()
-        self.heartbeat = Heartbeat(driver, clock, self._observe, Sweeper(driver, clock))
+        self.sweeper = Sweeper(driver, clock)
+        self.heartbeat = Heartbeat(driver, clock, self._observe, self.sweeper)
         self.watchdog = Watchdog(clock)
         self.keeper = Keeper(driver, clock, timeout)
         self.breaker = Breaker()
@@ -142,7 +143,7 @@ class Engine:
     async def _ask_store(self, ask: Ask, owner: str, deadline: float) -> BaseGrant | Refused:
         io, clock, store_clock = self.io, self.clock, self.store_clock
         back, unknown = ask.catch_up, False
-        apply_until, first = 0, 0.0
+        apply_until, ghost_until, first = 0, 0, 0.0
         settled = False  # whether it is certain that this owner id holds nothing but what is returned
         try:
             if not store_clock.known:
@@ -160,7 +161,7 @@ class Engine:
                 try:
                     answer = await io.claim(claim, left)
                 except OutcomeUnknown:
-                    unknown = True
+                    unknown, ghost_until = True, apply_until
                     if deadline - clock() < 0.01:
                         raise
                     await io.sleep(min(0.02, left / 4))
@@ -172,7 +173,9 @@ class Engine:
                     if unknown and answer.record is not None:
                         # found again, it has run since an earlier request was applied, and so does its deadline (L5)
                         sent = first if answer.now is None else sent - max(0, answer.now[1] - answer.record.granted_at) / SECOND
-                    return self._won(ask, owner, sent, slot, answer)
+                    grant = self._won(ask, owner, sent, slot, answer)
+                    grant._ghost_until = ghost_until
+                    return grant
                 if verdict == FINISHED:  # granted by a request that we thought lost, and run out since
                     owner = os.urandom(16).hex()
                     continue
@@ -355,6 +358,8 @@ class Engine:
             applied, ended = True, record.last_result  # an earlier request was applied, and a later grant has been made since
         if applied and ended != result:
             applied = False
+        if not applied and grant._ask.overlap:
+            applied = True  # W4: the mark moved at the claim, and a later slot's grant takes nothing away
         if not applied:
             grant.outcome = "lost"
             lost_before = grant._lost
@@ -366,6 +371,9 @@ class Engine:
             if observers.listening:
                 observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
             raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; a later grant was made, and {result!r} was not recorded")
+        if grant._ghost_until:
+            # an earlier request of this id may still be on its way, and win once later owners have made the store forget the id (L4)
+            self._abandon(grant._ask, grant._owner, grant._ghost_until)
         if settled.expired:
             grant._lost = grant._lost or "it ran out before it was settled"
         else:
@@ -532,4 +540,6 @@ class Engine:
         self.keeper.close(self.timeout)
         self.heartbeat.close()
         self.watchdog.close()
+        if self.store_clock.known:  # else nothing was ever asked of the store
+            self.sweeper.close(min(self.timeout, 0.25))
         self.driver.close()

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from .backend import HANDLED, UNUSED, Driver, Settlement, WriteBack
 from .errors import NotSupported, RotaError, Unavailable
@@ -76,10 +79,10 @@ class Keeper:
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything is said, at most so long; return whether it is."""
-        deadline = self._clock() + seconds
+        deadline = time.monotonic() + seconds
         with self._changed:
             while self._kept and self._thread is not None:
-                left = deadline - self._clock()
+                left = deadline - time.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(left)
@@ -143,21 +146,21 @@ class Keeper:
         settlement = kept.settlement
         if settlement is not None:
             settled = self._driver.settle(settlement, self._timeout)
-            if settled.applied:
+            if settled.applied and not (kept.apply_until and settled.result != UNUSED):
                 return settled.result
             record = settled.record
-            if record is not None and record.last_owner == settlement.owner:
+            if not kept.apply_until and record is not None and record.last_owner == settlement.owner:
                 return record.last_result  # it was applied, and a later grant has been made since
-            if settlement.result == UNUSED and kept.apply_until:
-                # the claim may still be on its way: final only when the store's time says that it can't be applied any more
+            if kept.apply_until:
+                # a claim may still be on its way: final only when the store's time says that it can't be applied any more
                 passed = self._clock() >= kept.until if settled.now is None else settled.now[0] > kept.apply_until
                 return "not granted" if passed else ""
         if kept.write_back is not None:
             try:
-                self._driver.record(kept.write_back, self._timeout)
+                written = self._driver.record(kept.write_back, self._timeout)
             except NotSupported as error:
                 return f"given up: {error}"
-            return HANDLED
+            return HANDLED if written.applied else "lost"
         return "lost"
 
 
@@ -166,6 +169,8 @@ class Sweeper:
 
     #: Seconds between batches, and records in one.
     EVERY, BATCH = 60.0, 100
+    #: Of how many clients that end early one sweeps.
+    CLOSES = 16
 
     def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
         self._driver = driver
@@ -178,7 +183,11 @@ class Sweeper:
         if now < self._next or "sweep" not in self._driver.capabilities.verbs:
             return
         self._next = now + self.EVERY
-        try:
+        with suppress(RotaError):
             self._driver.sweep(self.BATCH, timeout)
-        except RotaError:
-            return
+
+    def close(self, timeout: float) -> None:
+        """Let one in `CLOSES` clients that end early sweep: where every client is a short `rota run`, nobody else would."""
+        if os.urandom(1)[0] % self.CLOSES == 0:
+            self._next = 0.0
+            self.sweep(timeout)

@@ -86,10 +86,7 @@ class _Base:
         _clients.add(self)
 
     def _full(self, name: str) -> str:
-        if not isinstance(name, str):
-            raise ConfigurationError(f"name is text, not {type(name).__name__}")
-        if not name:
-            raise ConfigurationError("name is empty")
+        check_text(name, "name", _ask.NAME_LIMIT)  # before the prefix could hide what is wrong with it
         return self._prefix + name if self._prefix else name
 
     def _cached(self, key: tuple[Any, ...], make: Callable[[], _ask.Ask]) -> _ask.Ask:
@@ -105,10 +102,8 @@ class _Base:
         return ask
 
     def _lease(self, name: str, options: dict[str, Any]) -> _ask.Ask:
-        key = (name, *options.items()) if options else name
-        ask = self._asks.get(key) if not options else None
-        if ask is not None:
-            return ask
+        # the types, too: 1 and True are equal keys and not the same option
+        key = (name, *options.items(), *map(type, options.values())) if options else name
         return self._cached(
             cast("Any", key),
             lambda: _ask.lease(self._full(name), options, self.driver.capabilities, self._timeout, self._retention),
@@ -116,13 +111,13 @@ class _Base:
 
     def _window(self, name: str, schedule: Schedule | None, options: dict[str, Any]) -> _ask.Ask:
         return self._cached(
-            ("window", name, schedule, *options.items()),
+            ("window", name, schedule, *options.items(), *map(type, options.values())),
             lambda: _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention),
         )
 
     def _once(self, name: str, per: Any, options: dict[str, Any]) -> _ask.Ask:
         return self._cached(
-            ("once", name, per, *options.items()),
+            ("once", name, per, type(per), *options.items(), *map(type, options.values())),
             lambda: _ask.once(self._full(name), per, options, self.driver.capabilities, self._timeout, self._retention),
         )
 
@@ -359,9 +354,9 @@ class AsyncClient(_Base):
         """As `Client.close`."""
         import asyncio
 
+        await asyncio.to_thread(self._engine.close)  # first: it still says what is unsaid
         if self._twin is not None:
             await self._twin.close()
-        await asyncio.to_thread(self._engine.close)
         if isinstance(self._engine.io, ThreadedIo):
             self._engine.io.close()
 

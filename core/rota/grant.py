@@ -32,7 +32,7 @@ class BaseGrant:
         record: The record as the claim left it; None when degraded.
         degraded: The store could not be asked and ``on_unavailable="run"``, or the lease was lost and ``on_lost="continue"``.
         outcome: How the grant was settled; empty before that.
-        warnings: What the winner should know: another schedule or other zone data under the name (W8), a step of the store's clock (L12).
+        warnings: What the winner should know: another schedule or other zone data under the name (W8), or why it runs degraded (F3).
     """
 
     __slots__ = (
@@ -44,6 +44,7 @@ class BaseGrant:
         "_due",
         "_engine",
         "_forks",
+        "_ghost_until",
         "_hold_until",
         "_listener",
         "_lost",
@@ -64,6 +65,7 @@ class BaseGrant:
         terms = ask.terms
         self._engine = engine
         self._forks = engine.forks
+        self._ghost_until = 0
         self._ask = ask
         self._clock = engine.clock
         self._owner = owner

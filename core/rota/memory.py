@@ -58,12 +58,16 @@ class MemoryStore:
         """Write a record; call it with the lock held."""
         if record is not None:
             self.records[record.name] = record
-            self.changed.notify_all()
-            for loop, event in list(self.watchers):
-                try:
-                    loop.call_soon_threadsafe(event.set)
-                except RuntimeError:
-                    self.watchers.discard((loop, event))  # its loop is closed
+            self.wake()
+
+    def wake(self) -> None:
+        """Let every watcher look again; call it with the lock held."""
+        self.changed.notify_all()
+        for loop, event in list(self.watchers):
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:
+                self.watchers.discard((loop, event))  # its loop is closed
 
     def after_fork(self) -> None:
         """The child's copy is a store of its own; whoever held the lock is not there."""
@@ -151,11 +155,11 @@ class MemoryDriver(Driver):
 
     def watch(self, name: str, owner: str, timeout: float) -> bool:
         with self.store.changed:
-            return self.store.changed.wait_for(lambda: self._closed or not self._owns(name, owner), timeout)
+            return self.store.changed.wait_for(lambda: not self._owns(name, owner), timeout)
 
     def _owns(self, name: str, owner: str) -> bool:
         record = self.store.records.get(name)
-        return record is not None and record.owner == owner
+        return record is not None and record.owner == owner and not self._closed
 
     def override(self, override: Override, timeout: float) -> Settled:
         with self.store.changed:
@@ -185,6 +189,8 @@ class MemoryDriver(Driver):
 
     def close(self) -> None:
         self._closed = True
+        with self.store.changed:
+            self.store.wake()
 
     def after_fork(self) -> None:
         self.store.after_fork()

@@ -41,7 +41,8 @@ class LeaseOptions(TypedDict, total=False):
         ttl: How long the lease lives without a renewal. Default 30 s.
         heartbeat: How often it is renewed. Default and most: a third of the ttl.
         margin: By how much the holder's own deadline comes before the store's (L5). Default: a tenth of the ttl.
-        grace: Time that the holder needs to stop before its deadline. Default 0.
+        grace: Time that the holder needs to stop before its deadline; ``rota run`` takes it, in the library it only enters the check that
+            all of it fits into the ttl. Default 0.
         timeout: The longest that one call may take. Default 1.5 s.
         wait: How long to wait in line while somebody else holds. Default 0; ``float("inf")`` waits for ever.
         max_hold: After this long renewals end and the holder is told. Default: none.

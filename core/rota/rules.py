@@ -153,7 +153,7 @@ def _grant(record: Record | None, request: Claim, now: int, at: Now) -> tuple[An
         found.attempts + 1 if again else 1,
         SEALED if sealed else PENDING,
         found.settled_at,
-        max(request.slot_end or 0, expires_at, now) + request.retention,
+        max(request.slot_end or request.slot_start or 0, expires_at, now) + request.retention,
         found.history,
     )
     return Answer(WON, granted, at, record), granted
@@ -276,6 +276,6 @@ def write_back(record: Record | None, request: WriteBack, now: int) -> tuple[Set
         slot_end=request.slot_end if newer else found.slot_end,
         outcome=DEGRADED if newer else found.outcome,
         settled_at=now,
-        keep_until=max(found.keep_until, max(request.slot_end or 0, now) + request.retention),
+        keep_until=max(found.keep_until, max(request.slot_end or start, now) + request.retention),
     )
     return Settled(True, written, at, HANDLED), written

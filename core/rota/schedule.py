@@ -384,9 +384,9 @@ def _from_text(text: str, what: str) -> int:
 
 
 def _no_instant(value: object, what: str) -> ConfigurationError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 100 else shown[:96] + "..."
-    return ConfigurationError(f"{what}={shown} is no instant: give 2026-02-26T00:07:00Z, an aware datetime, or seconds since the epoch")
+    return ConfigurationError(
+        f"{what}={_short(value)} is no instant: give 2026-02-26T00:07:00Z, an aware datetime, or seconds since the epoch"
+    )
 
 
 def _microseconds(value: object, what: str) -> int:
@@ -402,13 +402,21 @@ def _microseconds(value: object, what: str) -> int:
     return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+def _short(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # Python refuses to spell out whole numbers of more than 4300 digits
+        return "a number without end"
+    return shown if len(shown) <= 100 else shown[:96] + "..."
+
+
 def _bounded(microseconds: int, what: str, shown: object = None) -> int:
     if EARLIEST <= microseconds < LATEST:
         return microseconds
     hint = ""
     if isinstance(shown, (int, float, str)) and microseconds >= LATEST:
         hint = "; numbers are seconds, not milliseconds"
-    raise ConfigurationError(f"{what}={microseconds if shown is None else shown!r} is not between the years 1970 and 9000{hint}")
+    raise ConfigurationError(f"{what}={microseconds if shown is None else _short(shown)} is not between the years 1970 and 9000{hint}")
 
 
 def _datetime(microseconds: int) -> datetime:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""The command line: ``rota run`` and its companions. Each subcommand imports only what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from ._output import hide, say, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HELP = """\
+usage: rota COMMAND ...
+
+  rota run NAME [options] -- COMMAND...   run a command once per slot of a schedule, or in one place at a time
+  rota backends [--json]                  list the stores that can be named by --url
+  rota --version
+
+rota COMMAND --help says more.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; without arguments, run the program's own and end the process. Never raises."""
+    if arguments is not None:
+        return _main(list(arguments))
+    code = _main(sys.argv[1:])
+    # Taking the interpreter down module by module costs as much as a third of its start. All that it would do for us is done: the command
+    # has ended, the client is closed, and nothing of ours is buffered. What others registered or buffered is seen to here.
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
+    os._exit(code)
+
+
+def _main(given: list[str]) -> int:
+    try:
+        return _dispatch(given)
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:  # a --help
+        return end.code if isinstance(end.code, int) else 0
+    except Exception as error:
+        return _explain(error)
+
+
+def _dispatch(given: list[str]) -> int:
+    command = given[0] if given else ""
+    if command == "run":
+        if os.name != "posix":
+            say("rota run needs a POSIX system; here use the library")
+            return 2
+        from ._run import run
+
+        return run(given[1:])
+    if command == "backends":
+        from ._backends import backends
+
+        return backends(given[1:])
+    if command in ("-h", "--help", "help"):
+        show(_HELP)
+        return 0
+    if command in ("-V", "--version"):
+        from rota import __version__
+
+        show(f"rota {__version__}\n")
+        return 0
+    from rota.url import did_you_mean
+
+    if command:
+        say(f"there is no command {hide(command)!r}{did_you_mean(command, ('run', 'backends'))}; see rota --help")
+    else:
+        say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")
+    return 2
+
+
+def _explain(error: Exception) -> int:
+    """Say an error in one line; return its code."""
+    from rota import errors
+
+    from . import _codes
+
+    if isinstance(error, errors.RotaError):
+        say(str(error))
+        if isinstance(error, errors.Unrecorded):
+            return _codes.UNRECORDED
+        if isinstance(error, errors.Unavailable):
+            return _codes.UNAVAILABLE
+        return _codes.LOST if isinstance(error, errors.LeaseLost) else _codes.USAGE
+    say(f"internal error, please report it: {type(error).__name__}: {error}")
+    return _codes.INTERNAL

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""What README and docs show is run, and prints what they say it prints; what they list is what the code has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import rota
+from rota.cli import _codes
+from rota.cli._options import RunOptions
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: The folder that the pages use; the tests put their own in its place.
+FOLDER = "/var/lib/rota"
+
+
+class Block(NamedTuple):
+    """A fenced block, and the ```text block that follows it at once: what it prints, with ... for what differs from run to run."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    prints: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def _blocks() -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE):
+            if match[1] != "text":
+                yield Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2], match[3])
+
+
+BLOCKS = list(_blocks())
+
+
+def of(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+@pytest.fixture
+def environment(tmp_path: Path, slots_with_time_left: None) -> dict[str, str]:
+    """An empty home, a folder for the stores, and a command `rota` that is this checkout's."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "rota"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m rota "$@"\n')
+    command.chmod(0o755)
+    path = os.pathsep.join([str(Path(rota.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture
+def slots_with_time_left() -> None:
+    """Wait at the end of ten minutes until the next ones have begun: examples that show one slot mean one."""
+    while time.time() % 600 > 590:
+        time.sleep(0.1)
+
+
+def run(block: Block, command: list[str], environment: dict[str, str], folder: Path) -> str:
+    result = subprocess.run(
+        [*command, block.text.replace(FOLDER, str(folder / "store"))],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, f"{block}\n{result.stdout}"
+    return result.stdout
+
+
+def assert_prints(block: Block, printed: str) -> None:
+    if block.prints is not None:
+        pattern = ".*".join(re.escape(part) for part in block.prints.split("..."))
+        assert re.fullmatch(pattern, printed), f"{block} printed\n{printed}instead of\n{block.prints}"
+
+
+@pytest.mark.parametrize("block", of("python"), ids=str)
+def test_python_in_the_docs_runs_and_prints_what_it_says(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
+    assert_prints(block, run(block, [sys.executable, "-P", "-c"], environment, tmp_path))
+
+
+@pytest.mark.parametrize("block", [block for block in of("sh") if block.text.startswith("rota ")], ids=str)
+def test_commands_in_the_docs_run_and_print_what_they_say(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
+    assert_prints(block, run(block, ["sh", "-ec"], environment, tmp_path))
+
+
+def test_the_readme_begins_with_the_two_commands_one_line_each() -> None:
+    first, second = [block for block in of("sh") if block.page.name == "README.md"][:2]
+    assert first.text == (
+        "python3 -m pip install -q --upgrade --target .try . && "
+        'PYTHONPATH=.try python3 -m rota run hello --every 1h -- echo "the job runs"\n'
+    )
+    assert second.text == "python3 tests\n"
+    assert BLOCKS.index(second) == 1
+
+
+def test_the_readmes_example_is_run_twice_and_works_once(environment: dict[str, str], tmp_path: Path) -> None:
+    (example,) = [block for block in of("python") if block.page.name == "README.md"]
+    command = [sys.executable, "-P", "-c"]
+    assert re.fullmatch(r"the report of \d\d \w+ \d{4}, written with token \d+\n", run(example, command, environment, tmp_path))
+    assert re.fullmatch(r"nightly-report: the slot of \S+Z was handled by \S+ at \S+Z\n", run(example, command, environment, tmp_path))
+
+
+def _commands() -> Iterator[tuple[str, list[str], str]]:
+    """Each `rota run` in a crontab or a CronJob: where, its words, and the schedule by which it is started."""
+    for block in of("crontab"):
+        for line in block.text.splitlines():
+            schedule, _, command = line.partition("  ")
+            yield str(block), shlex.split(command), schedule
+    for block in of("yaml"):
+        match = re.search(r"^ *command: (\[.*\])$", block.text, re.MULTILINE)
+        schedule = re.search(r'^ *schedule: "(.*)"$', block.text, re.MULTILINE)
+        assert match is not None
+        assert schedule is not None
+        yield str(block), json.loads(match[1]), schedule[1]
+
+
+COMMANDS = list(_commands())
+
+
+@pytest.mark.parametrize(("words", "schedule"), [pytest.param(words, schedule, id=where) for where, words, schedule in COMMANDS])
+def test_crontabs_and_cronjobs_in_the_docs_are_understood_and_start_when_their_slots_do(words: list[str], schedule: str) -> None:
+    assert words[:2] == ["rota", "run"]
+    options = RunOptions(words[2:])
+    assert options.command
+    if schedule != "@reboot":
+        made = options.schedule()
+        assert made is not None
+        assert made == rota.Cron(schedule, tz=made.tz)
+
+
+def test_the_exit_codes_are_the_commands() -> None:
+    table = re.findall(r"^\| (\d+) \| ([\w -]+) \| (.*) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted((int(code), word, says.replace("`", "")) for code, word, says in table) == sorted(_codes.TABLE)
+
+
+def test_every_backend_of_the_readme_says_whether_it_is_there() -> None:
+    rows = re.findall(r"^\| `(\w+)://\S*` \| .* \| (.*) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {scheme for scheme, _ in rows} == {"sqlite", "memory", "postgresql", "redis", "zookeeper", "etcd"}
+    from rota._registry import EMBEDDED
+
+    for scheme, state in rows:
+        assert (state == "in this version") == (scheme in EMBEDDED)
+
+
+def test_every_clause_is_there_once_and_in_order() -> None:
+    """L, W, R and F are numbered without a gap; what the code cites exists."""
+    clauses = re.findall(
+        r"^ *(?:- )?\*\*([LWRF]\d+[a-d]?)(?:\*\*|\.)", (ROOT / "docs/semantics.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    expected = ["W0", *[f"L{n}" for n in range(1, 13)]]
+    for n in range(1, 13):
+        expected += [f"W{n}", *([f"W3{letter}" for letter in "abcd"] if n == 3 else [])]
+    expected += ["R1", "R2", "R3", *[f"F{n}" for n in range(1, 6)]]
+    assert clauses == expected
+    for source in (ROOT / "core" / "rota").rglob("*.py"):
+        cited = re.findall(r"\b[LWRF]\d{1,2}[a-d]?\b", source.read_text(encoding="utf-8"))
+        assert set(cited) - set(expected) == set(), source
+
+
+LINKS = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "target"), LINKS, ids=lambda value: getattr(value, "name", value))
+def test_links_lead_somewhere(page: Path, target: str) -> None:
+    file, _, anchor = target.partition("#")
+    there = (page.parent / file).resolve() if file else page
+    assert there.is_file()
+    if anchor:
+        headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
