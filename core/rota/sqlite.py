@@ -108,11 +108,14 @@ class SqliteDriver(Driver):
                 _refuse_network(self.path)
                 # later on the folder is not made: one that was unmounted would come back as another, empty store
                 os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
-            # the file is made here so that it is never, not even for a moment, readable by others
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
+            # The file is made here so that it is never, not even for a moment, readable by others. O_EXCL is vital: to close any descriptor
+            # of a file that is in use drops all locks that this process has on it, and then another process deletes the WAL under us.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+        except FileExistsError:
+            pass
         except OSError as error:
-            message = f"{self.path} can't be opened ({error.strerror}): name another store with --url or connect()"
-            raise (Unavailable if self._worked or error.errno in _PASSING else ConfigurationError)(message) from error
+            away = self._worked or error.errno in _PASSING
+            raise self._cannot_open(error.strerror or str(error), away) from error
         connection = sqlite3.connect(self.path, timeout=_left(deadline), isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection, deadline)
@@ -182,10 +185,16 @@ class SqliteDriver(Driver):
                 else:
                     self._idle.append((connection, opened))
 
+    def _cannot_open(self, why: str, away: bool) -> Unavailable | ConfigurationError:
+        message = f"{self.path} can't be opened ({why}): name another store with --url or connect()"
+        return Unavailable(message) if away else ConfigurationError(message)
+
     def _translated(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorname", "") or ""
         if code == "SQLITE_NOTADB":
             return ConfigurationError(f"{self.path} is not an SQLite file")
+        if code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) and not self._worked:
+            return self._cannot_open(str(error), away=False)
         if any(code.startswith(away) for away in _AWAY):
             # a transaction that did not commit is rolled back: nothing was applied
             return Unavailable(f"{self.path}: {error}")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 
 import pytest
 import rota
@@ -90,3 +92,18 @@ def test_other_tables_in_the_file_are_left_alone(tmp_path):
     with rota.connect(f"sqlite://{path}") as client:
         assert client.try_lease("job")
     assert sqlite3.connect(path).execute("SELECT name FROM record").fetchall() == [("of the application",)]
+
+
+def test_a_second_connection_costs_the_first_none_of_its_locks(tmp_path):
+    """POSIX drops all locks of a process on a file when any descriptor of it is closed; the next one to close would then delete the WAL."""
+    url = f"sqlite://{tmp_path}/rota.db"
+    with rota.connect(url) as first:
+        assert first.try_lease("kept")
+        with rota.connect(url) as second:
+            assert second.try_lease("other")
+            code = "import rota, sys\nwith rota.connect(sys.argv[1]) as client: print(bool(client.try_lease('third')))"
+            done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=True)
+            assert done.stdout.strip() == "True"
+            assert (tmp_path / "rota.db-wal").exists()
+            assert not second.try_lease("third")
+            assert not second.try_lease("kept")
