@@ -274,7 +274,7 @@ def test_dv23_one_guard_shared_by_two_tasks(world: Any) -> None:
 
 
 @on_loop
-@pytest.mark.parametrize("computes", [False, True], ids=["sleeps", "computes"])
+@pytest.mark.parametrize(("kind", "computes"), [("memory", False), ("sqlite", True)], indirect=["kind"], ids=["sleeps", "computes"])
 def test_dv23_a_blocked_loop_does_not_stop_the_heartbeat(live: Any, computes: bool) -> None:
     """L6, L11: a loop that does nothing else for 1.5 ttl; renewals come from a thread."""
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""The command line as a user has it: a real process, on a real SQLite file of its own for each test."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rota
+from rota.backend import Record
+from rota.sqlite import SqliteDriver
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait until the condition holds and return its value; fail when it never does."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g}s: {inspect.getsource(condition).strip()}"
+        time.sleep(0.005)
+    return value
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
+
+
+class Cli:
+    """Runs `rota` in a folder of its own.
+
+    Attributes:
+        folder: Where it runs.
+        url: The store's URL, which ``ROTA_URL`` names unless a test says otherwise.
+        environment: What it finds in its environment.
+    """
+
+    until = staticmethod(until)
+    is_alive = staticmethod(is_alive)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "store.db"
+        self.url = f"sqlite://{self.path}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROTA_", "XDG_", "KUBERNETES_"))}
+        self.environment = {**kept, "ROTA_URL": self.url, "HOME": str(folder)}
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str, env: dict[str, str | None] | None = None, **options: Any) -> subprocess.Popen[str]:
+        """Start it; standard output and error are pipes."""
+        environment = {name: value for name, value in {**self.environment, **(env or {})}.items() if value is not None}
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        process = subprocess.Popen([sys.executable, "-m", "rota", *arguments], env=environment, cwd=self.folder, **options)
+        self._started.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+        """Wait for its end; it may never have shown a traceback."""
+        output, error = process.communicate(timeout=30)
+        assert "Traceback" not in (error or ""), error
+        return subprocess.CompletedProcess(process.args, process.returncode, output, error)
+
+    def __call__(self, *arguments: str, env: dict[str, str | None] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return self.end(self.start(*arguments, env=env, **options))
+
+    def shell(self, *options: str, script: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run ``rota run OPTIONS -- sh -c SCRIPT``."""
+        return self("run", *options, "--", "sh", "-c", script, **more)
+
+    def start_shell(self, *options: str, script: str, **more: Any) -> subprocess.Popen[str]:
+        """Start ``rota run OPTIONS -- sh -c SCRIPT``."""
+        return self.start("run", *options, "--", "sh", "-c", script, **more)
+
+    def file(self, name: str) -> Path:
+        """A file in the folder, which scripts find by its bare name."""
+        return self.folder / name
+
+    def said(self, name: str) -> list[str]:
+        """The lines of a file, which may not be there yet."""
+        try:
+            return self.file(name).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def record(self, name: str) -> Record | None:
+        """The record of a name as it is in the store."""
+        driver = SqliteDriver(str(self.path))
+        try:
+            return driver.read(name, 5.0)[0]
+        finally:
+            driver.close()
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[rota.Client]:
+        """A client of the same store."""
+        with rota.connect(self.url) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep everybody else from writing to the store."""
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait(10)
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    """`rota`, with a store of its own."""
+    made = Cli(tmp_path)
+    yield made
+    made.close()

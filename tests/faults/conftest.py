@@ -1,0 +1,573 @@
+# SPDX-License-Identifier: MIT
+"""Worlds for tests: a real store whose clock and answers a test decides, and clients of either face over it.
+
+`world` has clocks that only move when the test moves them; `live` has the real ones. Both come once per store and face; a test of one
+face alone says so with ``@pytest.mark.parametrize("face", ["blocking"], indirect=True)``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import rota
+from rota._clock import monotonic
+from rota._io import BlockingIo, NativeIo, ThreadedIo
+from rota.backend import (
+    Answer,
+    AsyncDriver,
+    Claim,
+    Driver,
+    Now,
+    Override,
+    Record,
+    Renewal,
+    Renewed,
+    Settled,
+    Settlement,
+    WriteBack,
+)
+from rota.client import AsyncClient, Client, _on_loop
+from rota.errors import OutcomeUnknown, Unavailable
+from rota.grant import AsyncGrant, Grant
+from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore, wall_clock
+from rota.sqlite import SqliteDriver
+
+EVER = float("inf")
+_numbers = itertools.count(1)
+
+
+def us(text: str) -> int:
+    """Microseconds since the epoch of an ISO text with a zone."""
+    return (datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait until the condition holds and return its value; fail when it never does."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g}s: {inspect.getsource(condition).strip()}"
+        time.sleep(0.002)
+    return value
+
+
+async def reached(condition: Callable[[], Any]) -> None:
+    """As `until`, for a test that runs on a loop."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 10s: {inspect.getsource(condition).strip()}"
+        await asyncio.sleep(0.005)
+
+
+# -- a store that fails when it is told to
+
+
+class Fault(NamedTuple):
+    """What befalls one call.
+
+    Attributes:
+        wait: Seconds before the request reaches the store; `EVER`: until the call's timeout (then its outcome is unknown) or `back`.
+        apply: Whether the store applies it.
+        stuck: It is neither applied nor lost: it reaches the store when the test calls `deliver`. The caller learns nothing.
+        error: What the caller gets instead of the answer.
+        then: Called when the store has decided, before the caller gets the answer.
+        linger: Seconds from there until the caller gets the answer, or until `back`.
+    """
+
+    wait: float = 0.0
+    apply: bool = True
+    stuck: bool = False
+    error: type[Exception] | None = None
+    then: Callable[[], object] | None = None
+    linger: float = 0.0
+
+
+REFUSED = Fault(apply=False, error=Unavailable)  # connection refused: nothing applied, and the caller knows
+REQUEST_LOST = Fault(apply=False, error=OutcomeUnknown)
+REPLY_LOST = Fault(apply=True, error=OutcomeUnknown)
+STUCK = Fault(apply=False, stuck=True, error=OutcomeUnknown)
+HUNG = Fault(wait=EVER, apply=False, error=OutcomeUnknown)
+
+
+class FaultyDriver(Driver):
+    """A real driver behind a network that fails on demand.
+
+    Attributes:
+        inner: The real driver: never fails on demand.
+        calls: Every call that was tried: verb, request, timeout.
+    """
+
+    def __init__(self, inner: Driver) -> None:
+        self.inner = inner
+        self.capabilities = inner.capabilities
+        self.calls: list[tuple[str, Any, float]] = []
+        self._planned: list[tuple[frozenset[str], Fault]] = []
+        self._standing: tuple[frozenset[str], Fault] | None = None
+        self._stuck: list[tuple[str, Any]] = []
+        self._lock = threading.Lock()
+        self._is_back = threading.Event()
+
+    def once(self, verbs: str, fault: Fault, times: int = 1) -> None:
+        """Let the fault befall the next calls of these verbs (parted by spaces)."""
+        self._planned += [(frozenset(verbs.split()), fault)] * times
+
+    def away(self, fault: Fault = REFUSED, verbs: str = "") -> None:
+        """Let it befall every call (of these verbs) until `back`."""
+        self._is_back.clear()
+        self._standing = (frozenset(verbs.split()), fault)
+
+    def back(self) -> None:
+        """End every fault, those that wait now too."""
+        self._standing = None
+        self._planned.clear()
+        self._is_back.set()
+
+    def deliver(self) -> list[Any]:
+        """Let the stuck requests arrive; return the answers that nobody gets."""
+        stuck, self._stuck = self._stuck, []
+        return [getattr(self.inner, verb)(request, 5.0) for verb, request in stuck]
+
+    def count(self, verb: str) -> int:
+        """Return how often a verb was tried."""
+        return sum(call[0] == verb for call in self.calls)
+
+    def meet(self, verb: str, request: object, timeout: float) -> Fault:
+        """Note a call and return what befalls it."""
+        with self._lock:
+            self.calls.append((verb, request, timeout))
+            for entry in self._planned:
+                if verb in entry[0]:
+                    self._planned.remove(entry)
+                    return entry[1]
+            if self._standing is not None and (not self._standing[0] or verb in self._standing[0]):
+                return self._standing[1]
+        return Fault()
+
+    def reach(self, fault: Fault, verb: str, request: object, timeout: float) -> None:
+        """Raise for a request that never reaches the store; the time to wait is over."""
+        if fault.wait >= timeout and not self._is_back.is_set():
+            raise OutcomeUnknown(f"{verb}: no answer within {timeout:g}s")
+        if fault.stuck:
+            self._stuck.append((verb, request))
+        if not fault.apply and fault.error is not None and not (fault.wait and self._is_back.is_set()):
+            if fault.then is not None:
+                fault.then()
+            raise fault.error(f"{verb}: lost on its way")
+
+    def answer(self, fault: Fault, verb: str, answer: Any) -> Any:
+        """Hand on the answer, or lose it."""
+        if fault.then is not None:
+            fault.then()
+        if fault.apply and fault.error is not None:
+            raise fault.error(f"{verb}: the reply was lost")
+        return answer
+
+    def _call(self, verb: str, request: Any, timeout: float, *arguments: Any, **options: Any) -> Any:
+        fault = self.meet(verb, request, timeout)
+        if fault.wait:
+            self._is_back.wait(min(fault.wait, timeout))
+        self.reach(fault, verb, request, timeout)
+        answer = getattr(self.inner, verb)(*arguments, timeout, **options)
+        if fault.linger:
+            self._is_back.wait(fault.linger)
+        return self.answer(fault, verb, answer)
+
+    def claim(self, claim: Claim, timeout: float) -> Answer:
+        return self._call("claim", claim, timeout, claim)
+
+    def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
+        return self._call("renew", renewals, timeout, renewals)
+
+    def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        return self._call("settle", settlement, timeout, settlement)
+
+    def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
+        return self._call("read", name, timeout, name)
+
+    def list(self, prefix: str, timeout: float, *, after: str = "", limit: int = 1000) -> list[Record]:
+        return self._call("list", prefix, timeout, prefix, after=after, limit=limit)
+
+    def forget(self, name: str, timeout: float) -> bool:
+        return self._call("forget", name, timeout, name)
+
+    def now(self, timeout: float) -> Now | None:
+        return self._call("now", None, timeout)
+
+    def watch(self, name: str, owner: str, timeout: float) -> bool:
+        return self._call("watch", (name, owner), timeout, name, owner)
+
+    def override(self, override: Override, timeout: float) -> Settled:
+        return self._call("override", override, timeout, override)
+
+    def record(self, write_back: WriteBack, timeout: float) -> Settled:
+        return self._call("record", write_back, timeout, write_back)
+
+    def sweep(self, limit: int, timeout: float) -> int:
+        return self._call("sweep", limit, timeout, limit)
+
+    def facts(self, timeout: float) -> Any:
+        return self._call("facts", None, timeout)
+
+    def schema(self, **options: str) -> str:
+        return self.inner.schema(**options)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self.inner.after_fork()
+
+
+class FaultyTwin(AsyncDriver):
+    """The same network in front of a native async driver."""
+
+    def __init__(self, driver: FaultyDriver, twin: AsyncDriver) -> None:
+        self._driver = driver
+        self._twin = twin
+
+    async def _call(self, verb: str, request: Any, timeout: float, *arguments: Any) -> Any:
+        driver = self._driver
+        fault = driver.meet(verb, request, timeout)
+        await self._wait(min(fault.wait, timeout))
+        driver.reach(fault, verb, request, timeout)
+        answer = await getattr(self._twin, verb)(*arguments, timeout)
+        await self._wait(fault.linger)
+        return driver.answer(fault, verb, answer)
+
+    async def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while seconds and not self._driver._is_back.is_set() and (left := deadline - time.monotonic()) > 0:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(min(left, 0.005))
+
+    async def claim(self, claim: Claim, timeout: float) -> Answer:
+        return await self._call("claim", claim, timeout, claim)
+
+    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        return await self._call("settle", settlement, timeout, settlement)
+
+    async def now(self, timeout: float) -> Now | None:
+        return await self._call("now", None, timeout)
+
+    async def watch(self, name: str, owner: str, timeout: float) -> bool:
+        return await self._call("watch", (name, owner), timeout, name, owner)
+
+    async def close(self) -> None:
+        await self._twin.close()
+
+
+# -- clocks
+
+
+class RealClock:
+    """This host's clocks."""
+
+    store = staticmethod(wall_clock)
+    local = staticmethod(monotonic)
+
+
+class MovedClock:
+    """The store's clock and the local one, moved together and by the test alone, unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.base = us("2020-01-01T00:00:00Z")
+        self.passed = 0
+        self.leap = 0.0
+        self.engines: list[Any] = []
+
+    def store(self) -> int:
+        """The store's clock, microseconds."""
+        return self.base + self.passed
+
+    def local(self) -> float:
+        """The clients' clock, seconds."""
+        return 1000.0 + self.leap + self.passed / 1e6
+
+    def set(self, at: str) -> None:
+        """Move to this store time."""
+        assert us(at) >= self.store(), "clocks go forward"
+        self.passed = us(at) - self.base
+
+    def advance(self, seconds: float) -> None:
+        """Move on in one leap, as after a suspend: no heartbeat comes in between."""
+        self.passed += round(seconds * 1e6)
+
+    def run(self, seconds: float, step: float) -> None:
+        """Move on in steps, and let every heartbeat that falls due take place in each."""
+        end = self.passed + round(seconds * 1e6)
+        while self.passed < end:
+            self.passed = min(end, self.passed + round(step * 1e6))
+            self.beat()
+
+    def beat(self) -> None:
+        """Let the heartbeats that are due take place: their threads look once a second of real time, which is too long for a test."""
+        for engine in self.engines:
+            heartbeat = engine.heartbeat
+            if any(grant._due <= self.local() for grant in heartbeat.held()):
+                heartbeat._wake()
+                until(lambda heartbeat=heartbeat: not any(grant._due <= self.local() for grant in heartbeat.held()))
+
+
+# -- the async face, driven from a test without a loop of its own
+
+
+class Loop:
+    """An event loop on a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="test-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine to its end."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+
+    def close(self) -> None:
+        """End the loop; no task may be left."""
+        self.run(asyncio.sleep(0))
+        left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+        assert not left, f"tasks left: {left}"
+
+
+class OnLoop:
+    """An object of the async face whose coroutines run to their end on a loop; with it, a test is written once for both faces."""
+
+    def __init__(self, loop: Loop, target: Any) -> None:
+        self.on_loop = loop
+        self.target = target
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.target, name)
+        if inspect.iscoroutinefunction(attribute):
+            return lambda *args, **options: self._wrap(self.on_loop.run(attribute(*args, **options)))
+        if name in ("lease", "window", "once"):
+            return lambda *args, **options: OnLoop(self.on_loop, attribute(*args, **options))
+        return attribute
+
+    def _wrap(self, value: Any) -> Any:
+        return OnLoop(self.on_loop, value) if isinstance(value, AsyncGrant) else value
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        async def body(*args: Any, **options: Any) -> Any:
+            return function(*args, **options)
+
+        guarded = self.target(body)
+        return lambda *args, **options: self.on_loop.run(guarded(*args, **options))
+
+    def __enter__(self) -> Any:
+        return self._wrap(self.on_loop.run(self.target.__aenter__()))
+
+    def __exit__(self, *error: Any) -> None:
+        self.on_loop.run(self.target.__aexit__(*error))
+
+
+# -- worlds
+
+
+class World:
+    """One store, and clients of one face over it.
+
+    Attributes:
+        kind: ``memory`` or ``sqlite``.
+        face: ``blocking`` or ``async``.
+        clock: The clocks of the store and of the clients.
+        name: A fresh name.
+        url: Another process's way to the store (sqlite).
+    """
+
+    us = staticmethod(us)
+    until = staticmethod(until)
+    reached = staticmethod(reached)
+    Fault, EVER = Fault, EVER
+    REFUSED, REQUEST_LOST, REPLY_LOST, STUCK, HUNG = REFUSED, REQUEST_LOST, REPLY_LOST, STUCK, HUNG
+    FaultyDriver = FaultyDriver
+
+    def __init__(self, kind: str, face: str, folder: Path, clock: Any) -> None:
+        self.kind = kind
+        self.face = face
+        self.clock = clock
+        self.name = f"job-{next(_numbers)}"
+        self.path = str(folder / "rota.db")
+        self.url = f"sqlite://{self.path}"
+        self.memory = MemoryStore(clock=clock.store)
+        self.loop = Loop() if face == "async" else None
+        self._clients: list[Any] = []
+
+    def driver(self) -> Driver:
+        """A new plain driver of the store."""
+        return MemoryDriver(self.memory) if self.kind == "memory" else SqliteDriver(self.path, clock=self.clock.store)
+
+    def client(self, *, timeout: float | str = 1.5, retention: str = "30d", site: str = "") -> Any:
+        """A new client; its `driver` is a `FaultyDriver`. On the async face its coroutines are run for the test."""
+        if self.face == "async":
+            client: Any = OnLoop(self.loop, self.async_client(timeout=timeout, retention=retention, site=site))
+        else:
+            driver = FaultyDriver(self.driver())
+            client = Client(
+                driver, BlockingIo(driver), Grant, prefix="", site=site, timeout=timeout, retention=retention, clock=self.clock.local
+            )
+            self._note(client)
+        self._clients.append(client)
+        return client
+
+    def async_client(self, *, timeout: float | str = 1.5, retention: str = "30d", site: str = "") -> AsyncClient:
+        """A new client of the async face, for a test that has a loop of its own and closes it."""
+        inner = self.driver()
+        driver = FaultyDriver(inner)
+        twin = FaultyTwin(driver, AsyncMemoryDriver(inner)) if isinstance(inner, MemoryDriver) else None
+        io = ThreadedIo(driver) if twin is None else NativeIo(twin)
+        client = AsyncClient(driver, io, AsyncGrant, prefix="", site=site, timeout=timeout, retention=retention, clock=self.clock.local)
+        client._twin = twin
+        client._engine.wraps = _on_loop
+        self._note(client)
+        return client
+
+    def _note(self, client: Any) -> None:
+        if isinstance(self.clock, MovedClock):
+            self.clock.engines.append(client._engine)
+
+    def read(self, name: str = "") -> Record | None:
+        """The record as the store has it, past every fault."""
+        driver = self.driver()
+        try:
+            return driver.read(name or self.name, 5.0)[0]
+        finally:
+            driver.close()
+
+    def close(self) -> None:
+        if isinstance(self.clock, MovedClock):
+            self.clock.advance(3600)  # whatever is waited for by these clocks is over, so that closing waits for nothing
+        for client in self._clients:
+            client.driver.back()
+            client.close()
+        if self.loop is not None:
+            self.loop.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=["blocking", "async"])
+def face(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def world(kind: str, face: str, tmp_path: Path) -> Iterator[World]:
+    """A store and clients whose clocks the test moves."""
+    made = World(kind, face, tmp_path, MovedClock())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def live(kind: str, face: str, tmp_path: Path) -> Iterator[World]:
+    """A store and clients with the real clocks."""
+    made = World(kind, face, tmp_path, RealClock())
+    yield made
+    made.close()
+
+
+# -- other processes
+
+
+class Program:
+    """A Python program in a process of its own, spoken to by lines."""
+
+    def __init__(self, text: str, *arguments: str) -> None:
+        core = str(Path(rota.__file__).parents[1])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [core, os.environ.get("PYTHONPATH", "")]))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error:::rota", "-c", text, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.pid = self.process.pid
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.end()
+            raise AssertionError("the program ended without another line")
+        return line.strip()
+
+    def tell(self, line: str = "") -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self, seconds: float = 30.0) -> str:
+        """Wait for its good end; return what else it printed."""
+        out, err = self.process.communicate(timeout=seconds)
+        assert self.process.returncode == 0, f"exit code {self.process.returncode}\n{out}\n{err}"
+        return out
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    """Start a program; it is killed when the test ends."""
+    started: list[Program] = []
+
+    def start(text: str, *arguments: str) -> Program:
+        started.append(Program(text, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.kill()
+        one.process.communicate()
+
+
+# -- how late a busy machine makes everything
+
+
+class Yardstick:
+    """Measures, beside a test, how late this machine wakes a thread that waits: a bound in milliseconds means that much more."""
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="test-yardstick", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            before = time.monotonic()
+            self._end.wait(0.005)
+            self.worst = max(self.worst, time.monotonic() - before - 0.005)
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def yardstick() -> Iterator[Yardstick]:
+    made = Yardstick()
+    yield made
+    made.close()
