@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: The longest full name, in bytes of UTF-8: what every store's index can hold.
 NAME_LIMIT = 255
 
+#: The fields of a `Claim` that say nothing of a lease: its defaults from `schedule` on.
+_NO_WINDOW = tuple(Claim("", "", "", "", 0, 0, 0))[7:]
+
 
 class Ask:
     """A lease, or the base of the others.
@@ -54,7 +57,9 @@ class Ask:
 
     def claim(self, owner: str, label: str, slot: Slot | None, apply_until: int, back: bool = False) -> Claim:
         """Return the request; ``back`` says that the slot has ended and is meant nevertheless (W6, ``catch_up``)."""
-        return Claim(self.name, owner, label, self.kind, self.terms.ttl, apply_until, self.retention)
+        # every value given, and past the checks of making a NamedTuple by name: this is on the way of every claim
+        values = (self.name, owner, label, self.kind, self.terms.ttl, apply_until, self.retention)
+        return tuple.__new__(Claim, values + _NO_WINDOW)
 
 
 class OnceAsk(Ask):

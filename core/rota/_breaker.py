@@ -10,29 +10,30 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 class Breaker:
     """Opens after a claim that the store did not answer; lets one claim through after each pause, and closes when that one is answered."""
 
-    __slots__ = ("_opens_at", "_pause")
+    # `pause`: how long claims fail at once since the last one that was not answered (seconds); 0 while the store answers
+    __slots__ = ("_opens_at", "pause")
 
     def __init__(self) -> None:
         self.answered()
 
     def answered(self) -> None:
         """The store answered."""
-        self._pause = 0.0
+        self.pause = 0.0
         self._opens_at = 0.0
 
     def failed(self, now: float) -> None:
         """The store did not answer (local monotonic)."""
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
-        self._opens_at = now + self._pause
+        self.pause = min(max(FIRST_PAUSE, self.pause * 2), LONGEST_PAUSE)
+        self._opens_at = now + self.pause
 
     def undecided(self, now: float) -> None:
         """The probe ended without telling anything, as when its caller was cancelled: let the next claim through."""
-        if self._pause:
+        if self.pause:
             self._opens_at = now
 
     def admits(self, now: float) -> bool:
         """Say whether a claim may ask the store; the one that may is the probe, and the others wait for what becomes of it."""
-        if not self._pause:
+        if not self.pause:
             return True
         if now < self._opens_at:
             return False

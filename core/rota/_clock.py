@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 from .backend import Now
 from .duration import SECOND, describe
@@ -12,10 +14,8 @@ from .duration import SECOND, describe
 TOLERANCE, DRIFT = 0.05, 500e-6
 
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def monotonic() -> float:
-        """Return seconds on a clock that runs through suspend (L5): CLOCK_BOOTTIME on Linux."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    #: Seconds on a clock that runs through suspend (L5): CLOCK_BOOTTIME on Linux. A partial, since it is read three times a claim.
+    monotonic: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
     #: Waits are counted on a clock that may stand still while `monotonic` runs, so a waiter looks this often (seconds).
     LOOK = 0.05
@@ -26,31 +26,31 @@ else:
 
 
 class StoreClock:
-    """What the answers told of the store's time: an interval of its distance from the local clock."""
+    """What the newest answer told of the store's time."""
 
-    __slots__ = ("_high", "_low", "_seen_at")
+    __slots__ = ("_last", "known")
 
     def __init__(self) -> None:
-        self._seen_at: float | None = None
-        self._low = self._high = 0
+        #: Whether any answer told the store's time.
+        self.known = False
+        self._last: tuple[Now, float, float] = ((0, 0), 0.0, 0.0)
 
     def observe(self, now: Now, sent: float, received: float) -> str:
         """Take in the store's time seen in an answer; return what to report if its clock stepped, else an empty text."""
-        low, high = now[0] - int(received * SECOND), now[1] - int(sent * SECOND)
-        stepped = ""
-        if self._seen_at is not None:
-            slack = int((TOLERANCE + (received - self._seen_at) * DRIFT) * SECOND)
-            gap = low - self._high if low > self._high else high - self._low if high < self._low else 0
-            if abs(gap) > slack:
-                stepped = f"the store's clock stepped {'forward' if gap > 0 else 'back'} by about {describe(abs(gap) // 1000 * 1000)} (L12)"
-        self._seen_at, self._low, self._high = received, low, high
-        return stepped
-
-    @property
-    def known(self) -> bool:
-        """Whether any answer told the store's time."""
-        return self._seen_at is not None
+        last_now, last_sent, last_received = self._last
+        self._last = now, sent, received
+        # by how much the store's clock ran ahead of ours, or behind it, at the least
+        ahead = now[0] - last_now[1] - (received - last_sent) * SECOND
+        behind = last_now[0] - now[1] + (sent - last_received) * SECOND
+        known, self.known = self.known, True
+        if not known or ahead <= 0 >= behind:
+            return ""
+        gap = max(ahead, behind)
+        if gap <= (TOLERANCE + (received - last_received) * DRIFT) * SECOND:
+            return ""
+        return f"the store's clock stepped {'forward' if ahead > 0 else 'back'} by about {describe(int(gap) // 1000 * 1000)} (L12)"
 
     def now(self, local: float) -> int:
         """Return the store's time at the local instant: the lower end, so that nothing is taken for come before it has."""
-        return self._low + int(local * SECOND)
+        last_now, _, last_received = self._last
+        return last_now[0] + int((local - last_received) * SECOND)

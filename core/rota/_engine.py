@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from . import history
 from ._ask import Ask
 from ._breaker import Breaker
 from ._clock import StoreClock
 from ._heartbeat import Heartbeat, Watchdog
-from ._io import Io, step
+from ._io import Io
 from ._keeper import Keeper, Kept, Sweeper
 from ._local import LocalRuns
 from ._observers import observers
@@ -49,7 +49,11 @@ from .verdict import UNAVAILABLE, Refused, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Generic, TypeVar
+else:
+    from ._value import Generic, TypeVar
+
+G = TypeVar("G", bound=BaseGrant)
 
 #: How often a claim is asked anew at the most because the store's time showed another slot, or its fate was unknown.
 ROUNDS = 16
@@ -61,12 +65,10 @@ LONGEST_WATCH = 5.0
 FORKED = "a forked child holds nothing: the parent has the lease (L10)"
 
 
-class Engine:
+class Engine(Generic[G]):
     """The state of one client: the store's clock as far as known, the heartbeat, the keeper, the breaker, the local memory."""
 
-    def __init__(
-        self, driver: Driver, io: Io, grant_type: type[BaseGrant], label: Callable[[], str], clock: Callable[[], float], timeout: float
-    ):
+    def __init__(self, driver: Driver, io: Io, grant_type: type[G], label: Callable[[], str], clock: Callable[[], float], timeout: float):
         self.driver = driver
         self.io = io
         self.clock = clock
@@ -87,15 +89,17 @@ class Engine:
 
     # -- claims
 
-    async def acquire(self, ask: Ask) -> BaseGrant | Refused:
+    def acquire(self, ask: Ask) -> Coroutine[Any, Any, G | Refused]:
         """Ask until won, refused, or no longer worth waiting for."""
-        wait = ask.terms.wait
-        wait_until = self.clock() + wait if wait else 0.0
+        # not a coroutine itself: on a fast store each one between the caller and the driver is felt
+        return self._in_line(ask) if ask.terms.wait or observers.listening else self._claim(ask)
+
+    async def _in_line(self, ask: Ask) -> G | Refused:
+        wait_until = self.clock() + ask.terms.wait
         pause = FIRST_PAUSE
         while True:
-            # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
-            verdict = await self._claim(ask, os.urandom(16).hex())
-            if not wait or not isinstance(verdict, Refused) or verdict.verdict != BUSY:
+            verdict = await self._claim(ask)
+            if not isinstance(verdict, Refused) or verdict.verdict != BUSY:
                 break
             left = wait_until - self.clock()
             if left <= 0:
@@ -114,42 +118,34 @@ class Engine:
         expires_in = (record.expires_at - now) / SECOND + 0.001 if record is not None and now is not None else pause
         if record is not None and "watch" in self.driver.capabilities.verbs:
             try:
-                await self.io.watch(busy.name, record.owner, max(0.001, min(left, expires_in, LONGEST_WATCH)))
+                await self._io(self.io.watch, busy.name, record.owner, max(0.001, min(left, expires_in, LONGEST_WATCH)))
                 return FIRST_PAUSE
             except Unavailable:
                 pass  # the store can't wake us: look again after a pause
         # a random part keeps waiters from asking in step
-        await self.io.sleep(max(0.001, min(left, expires_in, pause * (1 - os.urandom(1)[0] / 850))))
+        await self._io(self.io.sleep, max(0.001, min(left, expires_in, pause * (1 - os.urandom(1)[0] / 850))))
         return min(pause * GROWTH, LONGEST_PAUSE)
 
-    async def _claim(self, ask: Ask, owner: str) -> BaseGrant | Refused:
+    async def _claim(self, ask: Ask) -> G | Refused:
         """Ask once, whatever it takes to get an answer that counts, within the timeout; then what `on_unavailable` says (F2)."""
         if self.closed:
             raise Unavailable("the client is closed")
-        started = self.clock()
-        if not self.breaker.admits(started):
+        io, clock, store_clock, breaker = self.io, self.clock, self.store_clock, self.breaker
+        ready = clock()  # when the next request can be sent; one that is sent later only has less time left (L5)
+        if breaker.pause and not breaker.admits(ready):
             return self._unavailable(ask, Unavailable("the store did not answer a moment ago, and is asked again in a moment (F4)"))
-        try:
-            verdict = await self._ask_store(ask, owner, started + ask.terms.timeout)
-        except Unavailable as error:
-            self.breaker.failed(self.clock())
-            return self._unavailable(ask, error)
-        except BaseException:
-            self.breaker.undecided(self.clock())
-            raise
-        self.breaker.answered()
-        return verdict
-
-    async def _ask_store(self, ask: Ask, owner: str, deadline: float) -> BaseGrant | Refused:
-        io, clock, store_clock = self.io, self.clock, self.store_clock
+        deadline = ready + ask.terms.timeout
+        # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
+        owner = os.urandom(16).hex()
         back, unknown = ask.catch_up, False
         apply_until, ghost_until, first = 0, 0, 0.0
         settled = False  # whether it is certain that this owner id holds nothing but what is returned
         try:
             if not store_clock.known:
                 await self._look(ask, deadline)
+                ready = clock()
             for _ in range(ROUNDS):
-                sent = clock()
+                sent = ready
                 left = deadline - sent
                 if left <= 0:
                     break
@@ -159,22 +155,31 @@ class Engine:
                 apply_until = now + int(left * SECOND)
                 claim = ask.claim(owner, self._label, slot, apply_until, back)
                 try:
-                    answer = await io.claim(claim, left)
+                    answer = io.claim(claim, left)
+                    if io.suspends:
+                        answer = await answer
                 except OutcomeUnknown:
                     unknown, ghost_until = True, apply_until
                     if deadline - clock() < 0.01:
                         raise
-                    await io.sleep(min(0.02, left / 4))
+                    await self._io(io.sleep, min(0.02, left / 4))
+                    ready = clock()
                     continue  # L7: resolved by the same claim again, which wins, finds, or is refused
-                self._observe(answer.now, sent, clock())
-                verdict = answer.verdict
+                ready = clock()
+                verdict, _, seen, _, _ = answer
+                if seen is not None:
+                    stepped = store_clock.observe(seen, sent, ready)
+                    if stepped:
+                        self.warn("the store", stepped)
+                if breaker.pause:
+                    breaker.answered()
                 if verdict == WON:
-                    settled = True
                     if unknown and answer.record is not None:
                         # found again, it has run since an earlier request was applied, and so does its deadline (L5)
                         sent = first if answer.now is None else sent - max(0, answer.now[1] - answer.record.granted_at) / SECOND
                     grant = self._won(ask, owner, sent, slot, answer)
                     grant._ghost_until = ghost_until
+                    settled = True
                     return grant
                 if verdict == FINISHED:  # granted by a request that we thought lost, and run out since
                     owner = os.urandom(16).hex()
@@ -192,20 +197,27 @@ class Engine:
                 settled = not unknown
                 return self._refused(ask, slot, claim.not_before, answer)
             raise Unavailable(f"no answer that counts within {ask.terms.timeout:g}s")
-        except (ConfigurationError, OutcomeUnknown):
-            raise
-        except Unavailable:
-            settled = not unknown
+        except Unavailable as error:
+            settled = not unknown and not isinstance(error, OutcomeUnknown)
+            breaker.failed(clock())
+            return self._unavailable(ask, error)
+        except BaseException:
+            breaker.undecided(clock())
             raise
         finally:
             if apply_until and not settled:
                 # cancelled, interrupted or unknown: finish the owner id, so that no grant of it is left (L7, L8)
                 self._abandon(ask, owner, apply_until)
 
+    async def _io(self, verb: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a verb of the `Io`, on either face."""
+        result = verb(*arguments)
+        return await result if self.io.suspends else result
+
     async def _look(self, ask: Ask, deadline: float) -> None:
         """Learn the store's time before the first claim: it says until when a claim may be applied, and which slot is meant."""
         sent = self.clock()
-        now = await self.io.now(max(0.001, deadline - sent))
+        now = await self._io(self.io.now, max(0.001, deadline - sent))
         if now is not None:
             self._observe(now, sent, self.clock())
         elif ask.kind != LEASE:
@@ -216,15 +228,16 @@ class Engine:
         aimed = ask.aim(now, back)
         return aimed is not None and aimed.start != slot.start
 
-    def _won(self, ask: Ask, owner: str, sent: float, slot: Slot | None, answer: Answer) -> BaseGrant:
+    def _won(self, ask: Ask, owner: str, sent: float, slot: Slot | None, answer: Answer) -> G:
         record = answer.record
         assert record is not None
         if record.slot_start is not None and (slot is None or slot.start != record.slot_start):
             slot = Slot(record.slot_start, record.slot_end)  # rolling: the store decided it; or a grant found again
-        ttl = max(ask.terms.ttl_s, answer.ttl / SECOND)
-        grant = self._grant_type(self, ask, owner, sent, record, slot, ttl, answer.before)
-        before = answer.before
-        if before is not None and ask.kind != LEASE and before.kind:
+        ttl, before = ask.terms.ttl_s, answer.before
+        if answer.ttl:
+            ttl = max(ttl, answer.ttl / SECOND)
+        grant = self._grant_type(self, ask, owner, sent, record, slot, ttl, before)
+        if ask.kind != LEASE and before is not None and before.kind:
             self._compare_schedules(grant, before, record)
         if not ask.overlap:
             self.heartbeat.add(grant)
@@ -269,7 +282,7 @@ class Engine:
 
     # -- the store is away
 
-    def _unavailable(self, ask: Ask, error: Unavailable) -> BaseGrant | Refused:
+    def _unavailable(self, ask: Ask, error: Unavailable) -> G | Refused:
         """F2: what a claim does that can't be asked."""
         if observers.listening:
             observers.tell("rota_unavailable", name=ask.name, error=error)
@@ -312,20 +325,25 @@ class Engine:
             return
         if result == FAILED and 0 < ask.max_attempts <= grant.attempt:
             result = GAVE_UP
-        settlement = Settlement(grant.name, grant._owner, result, ask.retention, self._history(grant, result))
+        io, now, left, pause = self.io, self.clock(), ask.terms.timeout, 0.02
+        deadline = now + left
+        values = (grant.name, grant._owner, result, ask.retention, self._history(grant, result, now))
+        settlement = tuple.__new__(Settlement, values)  # as for a claim
         grant.outcome = result  # from here on a renewal that is refused is no loss
-        deadline, pause = self.clock() + ask.terms.timeout, 0.02
         while True:
             try:
-                settled = await self.io.settle(settlement, max(0.001, deadline - self.clock()))
+                settled = io.settle(settlement, left)
+                if io.suspends:
+                    settled = await settled
             except Unavailable as error:
                 if self.clock() + pause < deadline:
                     try:
-                        await self.io.sleep(pause)
+                        await self._io(self.io.sleep, pause)
                     except BaseException:
                         self._keep(grant, settlement)
                         raise
                     pause *= 2
+                    left = max(0.001, deadline - self.clock())
                     continue
                 self._keep(grant, settlement)
                 if result in (HANDLED, GAVE_UP):
@@ -383,19 +401,13 @@ class Engine:
         if observers.listening:
             observers.tell("rota_settled", grant=grant, outcome=result, expired=settled.expired)
 
-    def _history(self, grant: BaseGrant, result: str) -> bytes:
-        record, slot = grant.record, grant.slot
+    def _history(self, grant: BaseGrant, result: str, now: float) -> bytes:
+        record, before = grant.record, grant._before
         assert record is not None
-        run = history.Run(
-            None if slot is None else slot.start,
-            None if slot is None else slot.end,
-            record.token,
-            record.granted_at,
-            max(record.granted_at, self.store_clock.now(self.clock())),
-            result,
-            record.label,
-        )
-        return history.add(record.history, run, *history.crashed(grant._before))
+        known = record.history if before is None or not before.owner else history.add(record.history, *history.crashed(before))
+        start, end = grant.slot or (None, None)
+        ended = max(record.granted_at, self.store_clock.now(now))
+        return history.add(known, start, end, record.token, record.granted_at, ended, result, record.label)
 
     def _settle_degraded(self, grant: BaseGrant, result: str) -> None:
         grant.outcome = result
@@ -489,10 +501,6 @@ class Engine:
                 listener()
         if observers.listening:
             observers.tell("rota_lost", grant=grant, reason=reason)
-
-    def step_settle(self, grant: BaseGrant, result: str) -> None:
-        """Settle on the blocking face."""
-        step(self.settle(grant, result))
 
     # -- notes
 

@@ -15,6 +15,9 @@ from .grant import NEVER, BaseGrant
 
 #: Leases renewed by one call of the driver.
 BATCH = 1000
+#: After it was woken the thread looks again in so long (seconds) before it waits to be woken again: short leases that come and go then
+#: wake it once in that time, not each.
+LINGER = 1.0
 #: Renewals that fall due within this part of the heartbeat go along with the one that is due now, so that calls stay few.
 AHEAD = 0.25
 
@@ -69,16 +72,20 @@ class Heartbeat:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        woken = False
         while True:
             with self._changed:
                 if self._closed:
                     return
                 self._wakes_at = NEVER  # before looking: whoever adds a grant from here on wakes this thread, which then waits
-                due, wait = self._due(self._clock())
+                now = self._clock()
+                due, wait = self._due(now)
                 if not due:
-                    self._wakes_at = self._clock() + wait if wait < NEVER else NEVER
+                    if woken and wait == NEVER:
+                        wait = LINGER
+                    self._wakes_at = now + wait
                     # an injected clock, or one that runs through suspend, may be ahead of the wait: look again now and then
-                    self._changed.wait(None if wait == NEVER else min(wait, 1.0))
+                    woken = self._changed.wait(None if wait == NEVER else min(wait, 1.0))
                     continue
                 self._wakes_at = 0.0
             for first in range(0, len(due), BATCH):

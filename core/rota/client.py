@@ -35,7 +35,7 @@ else:
 F = TypeVar("F", bound="Callable[..., Any]")
 G = TypeVar("G", bound=BaseGrant)
 
-_clients: weakref.WeakSet[_Base] = weakref.WeakSet()
+_clients: weakref.WeakSet[_Base[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -57,14 +57,14 @@ def label(site: str) -> str:
     return f"{site + ' ' if site else ''}{host}:{os.getpid()}"
 
 
-class _Base:
+class _Base(Generic[G]):
     """What both faces share: the checked options, and the engine."""
 
     def __init__(
         self,
         driver: Driver,
         io: Io,
-        grant_type: type[BaseGrant],
+        grant_type: type[G],
         *,
         prefix: str,
         site: str,
@@ -81,7 +81,7 @@ class _Base:
         if site:
             check_text(site, "site", 64)
         self.driver = driver
-        self._engine = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout)
+        self._engine: Engine[G] = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout)
         self._asks: dict[Any, _ask.Ask] = {}
         _clients.add(self)
 
@@ -89,7 +89,7 @@ class _Base:
         check_text(name, "name", _ask.NAME_LIMIT)  # before the prefix could hide what is wrong with it
         return self._prefix + name if self._prefix else name
 
-    def _cached(self, key: tuple[Any, ...], make: Callable[[], _ask.Ask]) -> _ask.Ask:
+    def _cached(self, key: Any, make: Callable[[], _ask.Ask]) -> _ask.Ask:
         # options are the same call after call: checking them once is most of a claim's cost on a fast store
         try:
             ask = self._asks.get(key)
@@ -101,21 +101,23 @@ class _Base:
             ask = self._asks[key] = make()
         return ask
 
-    def _lease(self, name: str, options: dict[str, Any]) -> _ask.Ask:
+    def _lease(self, name: str, options: Any) -> _ask.Ask:
+        ask = self._asks.get(name) if not options and type(name) is str else None
+        if ask is not None:
+            return ask
         # the types, too: 1 and True are equal keys and not the same option
-        key = (name, *options.items(), *map(type, options.values())) if options else name
         return self._cached(
-            cast("Any", key),
+            (name, *options.items(), *map(type, options.values())) if options else name,
             lambda: _ask.lease(self._full(name), options, self.driver.capabilities, self._timeout, self._retention),
         )
 
-    def _window(self, name: str, schedule: Schedule | None, options: dict[str, Any]) -> _ask.Ask:
+    def _window(self, name: str, schedule: Schedule | None, options: Any) -> _ask.Ask:
         return self._cached(
             ("window", name, schedule, *options.items(), *map(type, options.values())),
             lambda: _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention),
         )
 
-    def _once(self, name: str, per: Any, options: dict[str, Any]) -> _ask.Ask:
+    def _once(self, name: str, per: Any, options: Any) -> _ask.Ask:
         return self._cached(
             ("once", name, per, type(per), *options.items(), *map(type, options.values())),
             lambda: _ask.once(self._full(name), per, options, self.driver.capabilities, self._timeout, self._retention),
@@ -144,7 +146,7 @@ class _Entered(Generic[G]):
 class Guard:
     """A claim that is made when a ``with`` block or a decorated function is entered; refused, it raises. May be used again and again."""
 
-    def __init__(self, engine: Engine, ask: _ask.Ask, skip: bool = False) -> None:
+    def __init__(self, engine: Engine[Grant], ask: _ask.Ask, skip: bool = False) -> None:
         self._engine = engine
         self._ask = ask
         self._skip = skip
@@ -156,7 +158,7 @@ class Guard:
         return Guard(self._engine, self._ask, skip=True)
 
     def _acquire(self) -> Grant | Refused:
-        return cast("Grant | Refused", step(self._engine.acquire(self._ask)))
+        return step(self._engine.acquire(self._ask))
 
     def __enter__(self) -> Grant:
         if self._skip:
@@ -192,7 +194,7 @@ class Guard:
 class AsyncGuard:
     """As `Guard`, for ``async with`` and coroutine functions."""
 
-    def __init__(self, engine: Engine, ask: _ask.Ask, skip: bool = False) -> None:
+    def __init__(self, engine: Engine[AsyncGrant], ask: _ask.Ask, skip: bool = False) -> None:
         self._engine = engine
         self._ask = ask
         self._skip = skip
@@ -204,7 +206,7 @@ class AsyncGuard:
         return AsyncGuard(self._engine, self._ask, skip=True)
 
     async def _acquire(self) -> AsyncGrant | Refused:
-        return cast("AsyncGrant | Refused", await self._engine.acquire(self._ask))
+        return await self._engine.acquire(self._ask)
 
     async def __aenter__(self) -> AsyncGrant:
         if self._skip:
@@ -241,7 +243,7 @@ class AsyncGuard:
         return cast("F", guarded)
 
 
-class Client(_Base):
+class Client(_Base[Grant]):
     """The blocking face; see `connect`. Safe to use from several threads, and after a fork."""
 
     def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Guard:
@@ -255,11 +257,11 @@ class Client(_Base):
             Busy: Entering: somebody else holds it, and still did when ``wait`` was over.
             Unavailable: Entering: the store did not answer within ``timeout``, and ``on_unavailable`` is ``raise``.
         """
-        return Guard(self._engine, self._lease(name, cast("dict[str, Any]", options)))
+        return Guard(self._engine, self._lease(name, options))
 
     def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Grant | Refused:
         """As `lease`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
-        return cast("Grant | Refused", step(self._engine.acquire(self._lease(name, cast("dict[str, Any]", options)))))
+        return step(self._engine.acquire(self._lease(name, options)))
 
     def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Guard:
         """Guard a body by a slot of a schedule: one success per slot, whoever comes and however late (W0 to W11).
@@ -282,11 +284,11 @@ class Client(_Base):
             Unrecorded: Leaving: the work is done, its success not yet confirmed (F5).
             LeaseLost: Leaving: a later grant was made, so this one's success was not recorded.
         """
-        return Guard(self._engine, self._window(name, schedule, cast("dict[str, Any]", options)))
+        return Guard(self._engine, self._window(name, schedule, options))
 
     def try_window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Grant | Refused:
         """As `window`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
-        return cast("Grant | Refused", step(self._engine.acquire(self._window(name, schedule, cast("dict[str, Any]", options)))))
+        return step(self._engine.acquire(self._window(name, schedule, options)))
 
     def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Guard:
         """Guard a body by a rolling window: one success per period, which starts at the winning claim by the store's clock (W12).
@@ -294,11 +296,11 @@ class Client(_Base):
         Raises:
             As `window`; never `Late` or `Early`.
         """
-        return Guard(self._engine, self._once(name, per, cast("dict[str, Any]", options)))
+        return Guard(self._engine, self._once(name, per, options))
 
     def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Grant | Refused:
         """As `once`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
-        return cast("Grant | Refused", step(self._engine.acquire(self._once(name, per, cast("dict[str, Any]", options)))))
+        return step(self._engine.acquire(self._once(name, per, options)))
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything unconfirmed is recorded (F3, F5), at most so many seconds; return whether it is."""
@@ -315,34 +317,34 @@ class Client(_Base):
         self.close()
 
 
-class AsyncClient(_Base):
+class AsyncClient(_Base[AsyncGrant]):
     """The async face; see `connect_async`. Renewals come from a thread, off the event loop."""
 
     def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGuard:
         """As `Client.lease`, for ``async with``; when the lease is lost the body is cancelled, and the block raises `LeaseLost`."""
-        return AsyncGuard(self._engine, self._lease(name, cast("dict[str, Any]", options)))
+        return AsyncGuard(self._engine, self._lease(name, options))
 
     async def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGrant | Refused:
         """As `Client.try_lease`."""
-        return cast("AsyncGrant | Refused", await self._engine.acquire(self._lease(name, cast("dict[str, Any]", options))))
+        return await self._engine.acquire(self._lease(name, options))
 
     def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> AsyncGuard:
         """As `Client.window`, for ``async with``; when the lease is lost the body is cancelled, and the block raises `LeaseLost`."""
-        return AsyncGuard(self._engine, self._window(name, schedule, cast("dict[str, Any]", options)))
+        return AsyncGuard(self._engine, self._window(name, schedule, options))
 
     async def try_window(
         self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]
     ) -> AsyncGrant | Refused:
         """As `Client.try_window`."""
-        return cast("AsyncGrant | Refused", await self._engine.acquire(self._window(name, schedule, cast("dict[str, Any]", options))))
+        return await self._engine.acquire(self._window(name, schedule, options))
 
     def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGuard:
         """As `Client.once`, for ``async with``."""
-        return AsyncGuard(self._engine, self._once(name, per, cast("dict[str, Any]", options)))
+        return AsyncGuard(self._engine, self._once(name, per, options))
 
     async def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGrant | Refused:
         """As `Client.try_once`."""
-        return cast("AsyncGrant | Refused", await self._engine.acquire(self._once(name, per, cast("dict[str, Any]", options))))
+        return await self._engine.acquire(self._once(name, per, options))
 
     async def flush(self, seconds: float) -> bool:
         """As `Client.flush`."""

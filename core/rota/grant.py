@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from .backend import HANDLED, RELEASED, UNUSED, Record
+from ._io import step
+from .backend import FAILED, HANDLED, LEASE, RELEASED, UNUSED, Record
 from .errors import LeaseLost
 from .schedule import Missed, Slot
 
@@ -11,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
     from ._ask import Ask
     from ._engine import Engine
@@ -60,9 +61,17 @@ class BaseGrant:
     )
 
     def __init__(
-        self, engine: Engine, ask: Ask, owner: str, sent: float, record: Record | None, slot: Slot | None, ttl: float, before: Record | None
+        self,
+        engine: Engine[Any],
+        ask: Ask,
+        owner: str,
+        sent: float,
+        record: Record | None,
+        slot: Slot | None,
+        ttl: float,
+        before: Record | None,
     ) -> None:
-        terms = ask.terms
+        terms, max_hold = ask.terms, ask.terms.max_hold
         self._engine = engine
         self._forks = engine.forks
         self._ghost_until = 0
@@ -73,7 +82,7 @@ class BaseGrant:
         self._ttl = ttl
         self._lost = ""
         self._listener: Callable[[], object] | None = None
-        self._hold_until = NEVER if terms.max_hold is None else sent + terms.max_hold
+        self._hold_until = NEVER if max_hold is None else sent + max_hold
         self.name = ask.name
         self.record = record
         self.slot = slot
@@ -85,7 +94,8 @@ class BaseGrant:
             self._deadline = self._hold_until
             self._due = NEVER
         else:
-            self._deadline = min(sent + ttl - terms.margin, self._hold_until)
+            deadline = sent + ttl - terms.margin
+            self._deadline = deadline if max_hold is None else min(deadline, self._hold_until)
             self._due = sent + terms.heartbeat
 
     def __repr__(self) -> str:
@@ -148,11 +158,11 @@ class BaseGrant:
 
     def _result(self, error: BaseException | None) -> str:
         """W3: success, or which kind of failure, by the exception that leaves the body."""
-        if self._ask.kind == "lease":
+        if self._ask.kind == LEASE:
             return RELEASED
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return HANDLED
-        return "failed"
+        return FAILED
 
 
 class Grant(BaseGrant):
@@ -167,7 +177,7 @@ class Grant(BaseGrant):
             LeaseLost: A later grant was made, so nothing was recorded (W3a).
             Unrecorded: The store did not confirm within ``timeout``; rota goes on trying while the process lives (F5).
         """
-        self._engine.step_settle(self, HANDLED)
+        step(self._engine.settle(self, HANDLED))
 
     def failed(self) -> None:
         """Give the slot back for a retry, or close it at the last of ``attempts`` (W3c): one round trip; unconfirmed, expiry does it.
@@ -175,11 +185,11 @@ class Grant(BaseGrant):
         Raises:
             LeaseLost: A later grant was made.
         """
-        self._engine.step_settle(self, "failed")
+        step(self._engine.settle(self, FAILED))
 
     def unused(self) -> None:
         """Give the slot back as if it had not been granted: its body never began (W3b). Raises as `failed`."""
-        self._engine.step_settle(self, UNUSED)
+        step(self._engine.settle(self, UNUSED))
 
     def release(self) -> None:
         """Release the lease: one round trip; unconfirmed, expiry does it. A window's grant that is released has failed.
@@ -187,7 +197,7 @@ class Grant(BaseGrant):
         Raises:
             LeaseLost: The lease ran out and a later grant was made; that one is not touched (L4).
         """
-        self._engine.step_settle(self, self._result(GeneratorExit()))
+        step(self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED))
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +206,7 @@ class Grant(BaseGrant):
         if self.outcome:
             return
         try:
-            self._engine.step_settle(self, self._result(error))
+            step(self._engine.settle(self, self._result(error)))
         except LeaseLost:
             if error is None:
                 raise
@@ -213,7 +223,7 @@ class AsyncGrant(BaseGrant):
 
     async def failed(self) -> None:
         """As `Grant.failed`."""
-        await self._engine.settle(self, "failed")
+        await self._engine.settle(self, FAILED)
 
     async def unused(self) -> None:
         """As `Grant.unused`."""
@@ -221,7 +231,7 @@ class AsyncGrant(BaseGrant):
 
     async def release(self) -> None:
         """As `Grant.release`."""
-        await self._engine.settle(self, self._result(GeneratorExit()))
+        await self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED)
 
     async def __aenter__(self) -> Self:
         self._cancelled = 0

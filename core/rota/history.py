@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 else:
     from ._value import NamedTuple
 
-#: How many runs are kept, as far as `HISTORY_LIMIT` has room.
-RUNS = 20
+#: How much is kept, in bytes: about 20 runs. Half of what a record may hold, since every settlement writes it.
+KEPT = HISTORY_LIMIT // 2
 
 #: What became of a grant whose holder never settled it.
 CRASHED = "crashed"
@@ -59,23 +59,13 @@ def runs(history: bytes) -> list[Run]:
     return found
 
 
-def add(history: bytes, *new: Run) -> bytes:
-    """Return the history with the new runs in front, the oldest dropped where there is no room."""
-    for run in reversed(new):
-        history = _line(run) + history
-    while history.count(b"\n") > RUNS or len(history) > HISTORY_LIMIT:
-        history = history[: history.rfind(b"\n", 0, -1) + 1]
-    return history
-
-
-def crashed(before: Record | None) -> tuple[Run, ...]:
-    """Return the run that a grant replaced without its holder having settled it; empty when there is none."""
-    if before is None or not before.owner:
-        return ()
-    return (Run(before.slot_start, before.slot_end, before.token, before.granted_at, before.expires_at, CRASHED, before.label),)
-
-
-def _line(run: Run) -> bytes:
-    start, end, token, started, ended, outcome, label = run
+def add(history: bytes, start: int | None, end: int | None, token: int, started: int, ended: int, outcome: str, label: str) -> bytes:
+    """Return the history with a run (see `Run`) in front, the oldest dropped where there is no room."""
     slot = "\t" if start is None else f"{start}\t" if end is None else f"{start}\t{end}"
-    return f"{slot}\t{token}\t{started}\t{ended}\t{outcome}\t{label}\n".encode()
+    history = f"{slot}\t{token}\t{started}\t{ended}\t{outcome}\t{label}\n".encode() + history
+    return history if len(history) <= KEPT else history[: history.rfind(b"\n", 0, KEPT) + 1]
+
+
+def crashed(before: Record) -> Run:
+    """Return the run of an owner that a grant replaced without its having settled."""
+    return Run(before.slot_start, before.slot_end, before.token, before.granted_at, before.expires_at, CRASHED, before.label)

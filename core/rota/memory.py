@@ -51,7 +51,9 @@ class MemoryStore:
     def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
         self.clock = clock
         self.records: dict[str, Record] = {}
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.waiting = 0  # how many are in `watch`: notifying nobody takes a third of a claim's time
         self.watchers: set[tuple[AbstractEventLoop, Event]] = set()
 
     def put(self, record: Record | None) -> None:
@@ -62,8 +64,9 @@ class MemoryStore:
 
     def wake(self) -> None:
         """Let every watcher look again; call it with the lock held."""
-        self.changed.notify_all()
-        for loop, event in list(self.watchers):
+        if self.waiting:
+            self.changed.notify_all()
+        for loop, event in list(self.watchers) if self.watchers else ():
             try:
                 loop.call_soon_threadsafe(event.set)
             except RuntimeError:
@@ -71,7 +74,9 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """The child's copy is a store of its own; whoever held the lock is not there."""
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.waiting = 0
         self.watchers.clear()
 
 
@@ -100,8 +105,9 @@ class MemoryDriver(Driver):
 
     def claim(self, claim: Claim, timeout: float) -> Answer:
         store = self.store
-        with store.changed:
-            self._check_open()
+        with store.lock:
+            if self._closed:
+                raise Unavailable("the client is closed")
             answer, changed = rules.claim(store.records.get(claim.name), claim, store.clock())
             if changed is not None:
                 store.put(changed)
@@ -109,8 +115,9 @@ class MemoryDriver(Driver):
 
     def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
         store = self.store
-        with store.changed:
-            self._check_open()
+        with store.lock:
+            if self._closed:
+                raise Unavailable("the client is closed")
             now = store.clock()
             held = []
             for renewal in renewals:
@@ -122,8 +129,9 @@ class MemoryDriver(Driver):
 
     def settle(self, settlement: Settlement, timeout: float) -> Settled:
         store = self.store
-        with store.changed:
-            self._check_open()
+        with store.lock:
+            if self._closed:
+                raise Unavailable("the client is closed")
             settled, changed = rules.settle(store.records.get(settlement.name), settlement, store.clock())
             if changed is not None:
                 store.put(changed)
@@ -154,8 +162,13 @@ class MemoryDriver(Driver):
         return now, now
 
     def watch(self, name: str, owner: str, timeout: float) -> bool:
-        with self.store.changed:
-            return self.store.changed.wait_for(lambda: not self._owns(name, owner), timeout)
+        store = self.store
+        with store.changed:
+            store.waiting += 1
+            try:
+                return store.changed.wait_for(lambda: not self._owns(name, owner), timeout)
+            finally:
+                store.waiting -= 1
 
     def _owns(self, name: str, owner: str) -> bool:
         record = self.store.records.get(name)

@@ -193,19 +193,29 @@ def settle(record: Record | None, request: Settlement, now: int, interval: Now |
             outcome, attempts = "", max(0, attempts - 1)
     else:
         outcome = result
-    settled = record._replace(
-        owner="",
-        expires_at=0,
-        last_owner=request.owner,
-        last_result=result,
-        last_expired=expired,
-        mark=mark,
-        prior_mark=None,
-        attempts=attempts,
-        outcome=outcome,
-        settled_at=now,
-        keep_until=max(record.keep_until, now + request.retention),
-        history=record.history if request.history is None else request.history,
+    settled = Record(
+        record.name,
+        record.kind,
+        record.schedule,
+        record.zone_data,
+        record.token,
+        "",
+        record.label,
+        record.granted_at,
+        0,
+        request.owner,
+        result,
+        expired,
+        mark,
+        None,
+        record.slot_start,
+        record.slot_end,
+        attempts,
+        outcome,
+        now,
+        max(record.keep_until, now + request.retention),
+        record.history if request.history is None else request.history,
+        record.format,
     )
     return Settled(True, settled, at, result, expired), settled
 

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from rota.cli import _codes
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the parent-death signal of Linux")
@@ -55,6 +58,15 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace_time_and_then_the
     assert cli.record("job").owner == ""
 
 
+def test_a_stopped_command_ends_at_a_term(cli):
+    process = cli.start_shell("job", "--grace", "5s", script="echo $$ > pid; trap 'exit 9' TERM; while :; do sleep 0.02; done")
+    pid = int(cli.until(lambda: cli.said("pid"))[0])
+    os.killpg(pid, signal.SIGSTOP)
+    cli.until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    process.terminate()
+    assert cli.end(process).returncode == 9
+
+
 def test_what_a_command_left_running_is_ended_with_it_after_a_term(cli):
     script = '(trap "" TERM; echo $(exec sh -c "echo \\$PPID") > pid; while :; do sleep 0.02; done) & touch started; wait'
     process = cli.start_shell("job", "--grace", "300ms", script=script)
@@ -83,8 +95,6 @@ def test_the_commands_output_ends_when_the_command_closes_it(cli):
 
 
 def test_input_and_output_pass_through(cli):
-    import subprocess
-
     process = cli.start("run", "job", "--", "cat", stdin=subprocess.PIPE)
     text = "line\n" * 200_000
     assert process.communicate(text, timeout=30)[0] == text
@@ -116,6 +126,120 @@ def caught(pid: int) -> set[int]:
 
 def test_signals_that_the_caller_ignores_stay_ignored_here_and_in_the_command(cli):
     """As with nohup(1)."""
+    command = f'trap "" HUP; exec "{sys.executable}" -m rota run job -- sh -c "kill -HUP \\$\\$; kill -HUP \\$PPID; echo went on"'
+    ended = subprocess.run(["sh", "-c", command], env=cli.environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "went on\n")
+
+
+def test_the_command_has_no_signals_ignored_that_python_ignores(cli):
+    ignored = int(cli.shell("job", script="grep SigIgn /proc/self/status").stdout.split()[1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1))
+    assert not ignored & (1 << (signal.SIGXFSZ - 1))
+
+
+@linux
+def test_a_killed_wrapper_takes_the_command_with_it_and_the_next_one_wins_after_the_ttl(cli):
+    """W3: a crash gives the slot back."""
+    process = cli.start_shell("job", *ONCE_A_YEAR, "--ttl", "1s", script="echo $$ > pid; exec sleep 60")
+    pid = int(cli.until(lambda: cli.said("pid"))[0])
+    process.kill()
+    cli.until(lambda: not cli.is_alive(pid))
+    after = cli.shell("job", *ONCE_A_YEAR, "--wait", "20s", script="echo $ROTA_ATTEMPT")
+    assert (after.returncode, after.stdout) == (0, "2\n")
+
+
+def test_a_wrapper_killed_while_waiting_in_line_leaves_nothing_that_could_run_the_command(cli):
+    holder = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.02; done")
+    cli.until(cli.file("started").exists)
+    waiter = cli.start_shell("job", "--wait", "inf", script="echo ran >> log")
+    (child,) = cli.until(lambda: children(waiter.pid))
+    waiter.kill()
+    waiter.wait(10)
+    cli.until(lambda: not cli.is_alive(child))
+    cli.file("go").touch()
+    assert cli.end(holder).returncode == 0
+    assert cli.said("log") == []
+
+
+def test_a_refused_run_leaves_no_process(cli):
+    holder = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.02; done")
+    cli.until(cli.file("started").exists)
+    loser = cli.start_shell("job", script="echo ran >> log", start_new_session=True)
+    assert cli.end(loser).returncode == _codes.BUSY
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and session(int(pid)) == loser.pid]
+    assert cli.said("log") == []
+    cli.file("go").touch()
+    assert cli.end(holder).returncode == 0
+
+
+def session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+# -- terminals
+
+
+class Terminal:
+    """A program as the leader of a terminal's session."""
+
+    def __init__(self, cli, *arguments):
+        self.seen = ""
+        self.pid, self._file = os.forkpty()
+        if not self.pid:
+            try:
+                os.chdir(cli.folder)
+                os.execve(arguments[0], arguments, cli.environment)
+            finally:
+                os._exit(125)
+
+    def write(self, text):
+        os.write(self._file, text.encode())
+
+    def read_until(self, word):
+        while word not in self.seen:
+            assert readable(self._file), self.seen
+            self.seen += os.read(self._file, 4096).decode()
+
+    def end(self):
+        with contextlib.suppress(OSError):  # how a terminal without users ends
+            while readable(self._file) and (part := os.read(self._file, 4096).decode()):
+                self.seen += part
+        os.close(self._file)  # which hangs up on what is still there
+        deadline = time.monotonic() + 10
+        while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        return os.waitstatus_to_exitcode(ended[1])
+
+
+ROTA = (sys.executable, "-m", "rota")
+
+
+def test_a_command_sees_the_terminal_and_can_read_from_it(cli):
+    terminal = Terminal(cli, *ROTA, "run", "job", "--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && read line && echo got=$line")
+    terminal.write("hello\n")
+    assert terminal.end() == 0
+    assert "got=hello" in terminal.seen
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_an_interrupt_from_the_terminal_reaches_the_command_once(cli, reads_first):
+    """Whether or not the command's group has been given the terminal."""
+    script = f'trap "echo INT >> log; exit 7" INT; {"read line; " if reads_first else ""}echo ready; while :; do sleep 0.02; done'
+    terminal = Terminal(cli, *ROTA, "run", "job", "--", "sh", "-c", script)
+    if reads_first:
+        terminal.write("hello\n")
+    terminal.read_until("ready")
+    terminal.write("\x03")
+    assert terminal.end() == 7
+    assert cli.said("log") == ["INT"]
+
+
+def test_a_job_stopped_from_the_terminal_stops_with_its_command_and_goes_on_with_it(cli):
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("needs bash")

@@ -43,6 +43,7 @@ class Child:
         self._started = False
         self._is_init = parent == 1
         self._has_terminal = False
+        self._was_stopped = False
         self._code: int | None = None
         self.pid = os.fork()
         if not self.pid:
@@ -93,6 +94,8 @@ class Child:
             self.ending = True
         with suppress(OSError):
             os.killpg(self.pid, number)
+            if self._was_stopped and number in (signal.SIGTERM, signal.SIGHUP):
+                os.killpg(self.pid, signal.SIGCONT)  # what is stopped sees them only when it goes on
 
     def ended(self, may_go_on: Callable[[], bool]) -> int | None:
         """Return how the command ended: its exit code, or -n by signal n; None while it runs.
@@ -112,6 +115,7 @@ class Child:
             if pid != self.pid:
                 continue
             if os.WIFSTOPPED(status):
+                self._was_stopped = True
                 self._stopped(os.WSTOPSIG(status), may_go_on)
             else:
                 self._code = os.waitstatus_to_exitcode(status)
