@@ -10,6 +10,7 @@ import pytest
 import rota
 from rota import _keeper
 from rota._io import BlockingIo
+from rota.backend import Claim, Settlement
 from rota.client import Client
 from rota.duration import DAY, HOUR
 from rota.grant import Grant
@@ -60,20 +61,12 @@ def test_R1_a_planned_window_won_early_is_kept_until_its_own_retention(store):
     """The slot's start counts where there is no end, else it could be won again when the record has gone."""
     driver, clock = store
     planned = NOW + 50 * 1_000_000
-    claim = rota.backend.Claim(
-        "job",
-        uuid.uuid4().hex,
-        "test",
-        "window",
-        1_000_000,
-        NOW + 1_000_000,
-        DAY,
-        slot_start=planned,
-        not_before=NOW,
-        late_from=planned + DAY,
+    owner = uuid.uuid4().hex
+    claim = Claim(
+        "job", owner, "test", "window", 1_000_000, NOW + 1_000_000, DAY, slot_start=planned, not_before=NOW, late_from=planned + DAY
     )
     assert driver.claim(claim, 1).verdict == "won"
-    driver.settle(rota.backend.Settlement("job", claim.owner, "handled", DAY), 1)
+    driver.settle(Settlement("job", owner, "handled", DAY), 1)
     clock[0] = planned + DAY - 1
     assert driver.sweep(10, 1) == 0
     assert driver.claim(claim._replace(owner=uuid.uuid4().hex, apply_until=clock[0] + 1_000_000), 1).verdict == "handled"
