@@ -119,8 +119,11 @@ class Heartbeat:
             return
         received = self._clock()
         self._observe(renewed.now, sent, received)
+        unknown = []
         for grant, held in zip(batch, renewed.held, strict=True):
-            if not held:
+            if held is None:
+                unknown.append(grant)
+            elif not held:
                 if self._held.pop(grant._owner, None) is not None and not grant.outcome:
                     grant._lose("the store says that it is not held any more")
             elif received >= grant._deadline:
@@ -130,14 +133,19 @@ class Heartbeat:
             else:
                 grant._deadline = min(sent + grant._ttl - grant._ask.terms.margin, grant._hold_until)
                 grant._due = sent + grant._ask.terms.heartbeat
+        self._try_soon(unknown, received)
 
     def _failed(self, batch: list[BaseGrant], error: Exception) -> None:
         now = self._clock()
-        for grant in batch:
-            # try again soon, and never less often than needed to use the time until the deadline
-            grant._due = now + min(grant._ask.terms.heartbeat / 4, 1.0)
+        self._try_soon(batch, now)
         if not isinstance(error, RotaError):
             self._observe(error, now, now)
+
+    @staticmethod
+    def _try_soon(batch: list[BaseGrant], now: float) -> None:
+        for grant in batch:
+            # soon, and never less often than needed to use the time until the deadline
+            grant._due = now + min(grant._ask.terms.heartbeat / 4, 1.0)
 
 
 class Watchdog:

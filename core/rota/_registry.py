@@ -34,13 +34,17 @@ _loaded: dict[str, Backend] = {}
 _lock = threading.Lock()
 
 
-def backend(url: str | Url) -> tuple[Backend, Url]:
-    """Return the backend for a URL, and the URL taken apart, its options checked.
+def backend(url: str | Url | Backend) -> tuple[Backend, Url]:
+    """Return the backend for a URL, and the URL taken apart, its options checked. A backend made by hand stands for itself.
 
     Raises:
         BackendNotFound: No backend has the scheme.
         ConfigurationError: The URL is malformed, an option is unknown, two distributions claim the scheme, or the plug-in is broken.
     """
+    if isinstance(url, Backend):
+        if url.contract != CONTRACT:
+            raise ConfigurationError(f"{type(url).__name__} is written for contract {url.contract}, this rota has {CONTRACT}")
+        return url, url.url or Url("", "", {})
     parsed = parse(url) if isinstance(url, str) or not isinstance(url, Url) else url
     found = _loaded.get(parsed.scheme)
     if found is None:

@@ -182,9 +182,13 @@ class Renewal(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """For each renewal of the batch whether it is held, in order, and the store's time."""
+    """For each renewal of the batch whether it is held, in order, and the store's time.
 
-    held: Sequence[bool]
+    None: not known, since the part of the store that keeps it did not answer, while others did; it is asked again. Where nothing answered
+    the driver raises.
+    """
+
+    held: Sequence[bool | None]
     now: Now | None
 
 
@@ -367,10 +371,13 @@ class Backend(ABC):
     Attributes:
         contract: The number of the contract that it was written for: write the number itself, not `CONTRACT`.
         options: The URL options it knows, each with a line of help. Any other one is refused, with a did-you-mean.
+        url: Of a backend that is handed to `rota.connect` in a URL's place, made by hand around somebody's client: what stands for the
+            URL, with its ``prefix`` and ``site``.
     """
 
     contract: int
     options: Mapping[str, str] = {}
+    url: Url | None = None
 
     @abstractmethod
     def driver(self, url: Url) -> Driver:

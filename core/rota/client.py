@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-    from .backend import AsyncDriver
+    from .backend import AsyncDriver, Backend
 else:
     from ._value import Generic, TypeVar, cast
 
@@ -372,7 +372,7 @@ class AsyncClient(_Base[AsyncGrant]):
 
 
 def connect(
-    url: str | Url,
+    url: str | Url | Backend,
     *,
     timeout: policy.Duration = policy.TIMEOUT,
     retention: policy.Duration = "30d",
@@ -381,7 +381,8 @@ def connect(
     """Return a client for the store that the URL names. No I/O: the store is reached at the first claim.
 
     Args:
-        url: As in ``sqlite:///var/lib/rota.db`` or ``memory://``; every backend takes ``?prefix=`` and ``?site=``.
+        url: As in ``sqlite:///var/lib/rota.db`` or ``memory://``; every backend takes ``?prefix=`` and ``?site=``. Or a backend that was
+            made by hand, around a client that is there already.
         timeout: The longest that one call may take (F1), unless a claim says otherwise.
         retention: How long records are kept beyond their slot (R1); at least a day.
         clock: The local clock, seconds, which must run through suspend; for tests.
@@ -398,7 +399,7 @@ def connect(
 
 
 def connect_async(
-    url: str | Url,
+    url: str | Url | Backend,
     *,
     timeout: policy.Duration = policy.TIMEOUT,
     retention: policy.Duration = "30d",
