@@ -196,7 +196,8 @@ class Engine(Generic[G]):
                         continue
                 settled = not unknown
                 return self._refused(ask, slot, claim.not_before, answer)
-            raise Unavailable(f"no answer that counts within {ask.terms.timeout:g}s")
+            kind = OutcomeUnknown if unknown else Unavailable
+            raise kind(f"no answer that counts within {ask.terms.timeout:g}s")
         except Unavailable as error:
             settled = not unknown and not isinstance(error, OutcomeUnknown)
             breaker.failed(clock())
@@ -538,6 +539,7 @@ class Engine(Generic[G]):
         self.breaker.answered()
         self._label = self._make_label()
         self.driver.after_fork()
+        self.io.after_fork()
 
     def close(self) -> None:
         """Stop renewing and keeping. A lease still held is not released: its work may go on; it ends by expiry."""

@@ -41,6 +41,7 @@ class Io(Protocol):
     def now(self, timeout: float, /) -> Any: ...
     def watch(self, name: str, owner: str, timeout: float, /) -> Any: ...
     def sleep(self, seconds: float, /) -> Any: ...
+    def after_fork(self) -> None: ...
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -65,6 +66,9 @@ class BlockingIo:
         self.watch = driver.watch
         self.sleep = time.sleep
 
+    def after_fork(self) -> None:
+        """The driver forgets its connections itself."""
+
 
 class NativeIo:
     """An async driver: its verbs are awaited as they are."""
@@ -76,6 +80,7 @@ class NativeIo:
         self.settle = driver.settle
         self.now = driver.now
         self.watch = driver.watch
+        self.after_fork = driver.after_fork
 
     async def sleep(self, seconds: float) -> None:
         import asyncio
@@ -93,9 +98,13 @@ class ThreadedIo:
     suspends = True
 
     def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start with threads of our own: those of the parent are not there (L10)."""
         from concurrent.futures import ThreadPoolExecutor
 
-        self._driver = driver
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rota-io")
 
     async def _call(self, verb: Callable[..., T], *arguments: Any, timeout: float) -> T:

@@ -364,6 +364,9 @@ class AsyncDriver(ABC):
     async def close(self) -> None:
         """Let go of connections."""
 
+    def after_fork(self) -> None:
+        """As `Driver.after_fork`, for connections of its own."""
+
 
 class Backend(ABC):
     """What an entry point of the group ``rota.backends`` names; the entry point's name is the URL's scheme.
