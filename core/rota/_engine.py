@@ -293,8 +293,9 @@ class Engine(Generic[G]):
         if policy == "skip":
             return Refused(UNAVAILABLE, ask.name, cause=error)
         slot, source = self._degraded_slot(ask)
-        if slot is not None and self.local.covers(ask.kind, ask.name, slot.start):
-            return Refused(HANDLED, ask.name, slot, None, slot.start, cause=None)
+        known = None if slot is None else self.local.covering(ask.kind, ask.name, slot.start)
+        if known is not None:
+            return Refused(HANDLED, ask.name, Slot(*known) if ask.kind == ROLLING else slot)
         grant = self._grant_type(self, ask, "", self.clock(), None, slot, 0.0, None)
         self._warn(grant, f"going ahead without the store{source}: {error}")
         return grant
@@ -389,7 +390,8 @@ class Engine(Generic[G]):
                 return
             if observers.listening:
                 observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
-            raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; a later grant was made, and {result!r} was not recorded")
+            why = "the store has no record of it any more" if record is None else "a later grant was made"
+            raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; {why}, and {result!r} was not recorded")
         if grant._ghost_until:
             # an earlier request of this id may still be on its way, and win once later owners have made the store forget the id (L4)
             self._abandon(grant._ask, grant._owner, grant._ghost_until)
@@ -422,7 +424,7 @@ class Engine(Generic[G]):
     def _write_back(self, grant: BaseGrant) -> None:
         slot = grant.slot
         if slot is not None and "record" in self.driver.capabilities.verbs:
-            self.keeper.keep(Kept(None, NEVER, 0, self._as_write_back(grant, slot), lambda ended: None))
+            self.keeper.keep(Kept(None, NEVER, 0, self._as_write_back(grant, slot), self._store_answered))
 
     def _as_write_back(self, grant: BaseGrant, slot: Slot) -> WriteBack:
         ask = grant._ask
@@ -453,6 +455,7 @@ class Engine(Generic[G]):
         until = NEVER if success else self.clock() + grant._ttl
 
         def done(ended: str) -> None:
+            self._store_answered(ended)
             self.heartbeat.remove(grant)
             if success:
                 grant.outcome = ended
@@ -462,6 +465,11 @@ class Engine(Generic[G]):
         if observers.listening:
             observers.tell("rota_settled", grant=grant, outcome=grant.outcome, expired=False)
         self.keeper.keep(Kept(settlement, until, 0, write_back, done))
+
+    def _store_answered(self, ended: str) -> None:
+        """What the keeper could say, the store has answered: claims need not wait for the breaker's next probe."""
+        if not ended.startswith("given up"):
+            self.breaker.answered()
 
     def _abandon(self, ask: Ask, owner: str, apply_until: int) -> None:
         """L7, L8: finish an owner id whose claim may have been, or may yet be, applied."""

@@ -26,9 +26,18 @@ class LocalRuns:
             if len(self._slots) > NAMES:
                 self._slots.popitem(last=False)
 
-    def covers(self, kind: str, name: str, start: int) -> bool:
-        """Say whether this process handled the slot, or is inside a rolling period of its own."""
+    def covering(self, kind: str, name: str, start: int) -> tuple[int, int | None] | None:
+        """Return the slot in which this process handled what is asked for: the slot or a newer one, or a rolling period; else None."""
         known = self._slots.get(name)
         if known is None:
-            return False
-        return known[1] is not None and start < known[1] if kind == ROLLING else start <= known[0]
+            return None
+        covered = known[1] is not None and start < known[1] if kind == ROLLING else start <= known[0]
+        return known if covered else None
+
+
+_of_stores: dict[object, LocalRuns] = {}
+
+
+def local_runs(store: object) -> LocalRuns:
+    """Return what this process did on a store, by whichever client; a store that can't be named (None) has a memory of its own."""
+    return LocalRuns() if store is None else _of_stores.setdefault(store, LocalRuns())

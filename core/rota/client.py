@@ -13,6 +13,7 @@ from . import _ask, policy
 from ._clock import monotonic
 from ._engine import Engine
 from ._io import BlockingIo, Io, NativeIo, ThreadedIo, step
+from ._local import LocalRuns, local_runs
 from ._observers import observers
 from ._registry import backend
 from .backend import Driver
@@ -393,9 +394,16 @@ def connect(
     """
     found, parsed = backend(url)
     driver = found.driver(parsed)
-    return Client(
+    client = Client(
         driver, BlockingIo(driver), Grant, prefix=parsed.prefix, site=parsed.site, timeout=timeout, retention=retention, clock=clock
     )
+    client._engine.local = _local_runs_of(parsed)
+    return client
+
+
+def _local_runs_of(url: Url) -> LocalRuns:
+    """F3: what the *process* did on a store, whichever client it used."""
+    return local_runs((url.scheme, url.rest) if url.rest else None)
 
 
 def connect_async(
@@ -411,6 +419,7 @@ def connect_async(
     twin = found.async_driver(driver)
     io: Io = ThreadedIo(driver) if twin is None else NativeIo(twin)
     client = AsyncClient(driver, io, AsyncGrant, prefix=parsed.prefix, site=parsed.site, timeout=timeout, retention=retention, clock=clock)
+    client._engine.local = _local_runs_of(parsed)
     client._twin = twin
     client._engine.wraps = _on_loop
     return client

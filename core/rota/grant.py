@@ -142,6 +142,8 @@ class BaseGrant:
             if before is None or before.slot_start is None:
                 return Missed(0, True)
             last = before.slot_start - 1  # nothing was ever handled: that slot itself was missed
+        if before is not None and before.schedule != record.schedule and before.slot_start == last and before.slot_end is not None:
+            last = before.slot_end - 1  # by another schedule that slot covered the time until its end
         return schedule.missed(last, slot.start)
 
     def _lose(self, reason: str) -> None:
@@ -155,6 +157,11 @@ class BaseGrant:
             self._lost = reason
         if reason is not SETTLED:
             self._engine.lost(self, reason)
+
+    def _check_unsettled(self) -> None:
+        """A grant is for one body: a second one would run without a lease."""
+        if self.outcome:
+            raise LeaseLost(f"{self.name}: this grant was settled ({self.outcome}): ask again")
 
     def _result(self, error: BaseException | None) -> str:
         """W3: success, or which kind of failure, by the exception that leaves the body."""
@@ -200,6 +207,7 @@ class Grant(BaseGrant):
         step(self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED))
 
     def __enter__(self) -> Self:
+        self._check_unsettled()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -234,6 +242,7 @@ class AsyncGrant(BaseGrant):
         await self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED)
 
     async def __aenter__(self) -> Self:
+        self._check_unsettled()
         self._cancelled = 0
         if self._ask.terms.on_lost != "continue":
             import asyncio

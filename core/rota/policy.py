@@ -167,6 +167,8 @@ def terms(options: dict[str, Any], capabilities: Capabilities, timeout: float) -
     on_lost = options.get("on_lost", "stop")
     if on_lost not in ("stop", "continue") and not callable(on_lost):
         raise ConfigurationError(f"on_lost={on_lost!r} must be 'stop', 'continue' or a function of the grant")
+    if getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & 0x80:  # CO_COROUTINE
+        raise ConfigurationError(f"on_lost={on_lost!r} must be a plain function: nobody would await a coroutine")
     on_unavailable = options.get("on_unavailable", "raise")
     if on_unavailable not in ("raise", "run", "skip"):
         raise ConfigurationError(f"on_unavailable={on_unavailable!r} must be 'raise', 'run' or 'skip'")

@@ -122,7 +122,6 @@ class SqliteDriver(Driver):
         except BaseException:
             connection.close()
             raise
-        self._worked = True
         return connection
 
     def _take(self, deadline: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
@@ -208,6 +207,7 @@ class SqliteDriver(Driver):
             answer, changed = decide(None if row is None else _record(row), now)
             if changed is not None:
                 connection.execute(_WRITE, changed)
+        self._worked = True  # a file that may be read and not be written opens well, too
         return answer
 
     # -- verbs
@@ -379,6 +379,8 @@ class SqliteBackend(Backend):
             from urllib.parse import unquote
 
             path = unquote(path)
+        if path.startswith(("/~", "/:memory:")):
+            raise ConfigurationError(f"sqlite://{path} means a file of that name in /: give the whole path, or memory:// for no file")
         if "\0" in path or path.endswith("/"):
             raise ConfigurationError("the path of the sqlite:// URL must name a file")
         path = os.path.normpath("/" + path.lstrip("/"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from . import errors
-from .backend import BUSY, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, Record
+from .backend import BUSY, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
 from .duration import SECOND, describe
 from .history import Run, runs
 
@@ -149,7 +149,8 @@ class Refused:
         done = "was given up" if how == GAVE_UP else "was handled"
         who, when = (run.label, run.ended_at) if run is not None else (record.label, record.settled_at or record.granted_at)
         if run is None and record.slot_start == record.mark and record.outcome not in (HANDLED, GAVE_UP):
-            done, when = f"was taken ({record.outcome})", record.granted_at  # sealed at the claim (W3b), or run degraded (F3)
+            # sealed at the claim (W3b), or run degraded and written back since (F3)
+            done, when = f"was taken ({record.outcome})", record.granted_at if record.outcome == SEALED else record.settled_at
         upto = f", until {text(record.slot_end)}" if record.kind == ROLLING else ""
         return f"{self._slot_text()} {done} by {who} at {text(when)}{upto}"
 

@@ -18,6 +18,7 @@ usage: rota COMMAND ...
 
   rota run NAME [options] -- COMMAND...   run a command once per slot of a schedule, or in one place at a time
   rota backends [--json]                  list the stores that can be named by --url
+  rota conform URL [--report FILE]        hold a store and its backend to every clause of the semantics
   rota --version
 
 rota COMMAND --help says more.
@@ -65,6 +66,10 @@ def _dispatch(given: list[str]) -> int:
         from ._backends import backends
 
         return backends(given[1:])
+    if command == "conform":
+        from ._conform import conform
+
+        return conform(given[1:])
     if command in ("-h", "--help", "help"):
         show(_HELP)
         return 0
@@ -76,7 +81,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        say(f"there is no command {hide(command)!r}{did_you_mean(command, ('run', 'backends'))}; see rota --help")
+        say(f"there is no command {hide(command)!r}{did_you_mean(command, ('run', 'backends', 'conform'))}; see rota --help")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")
     return 2

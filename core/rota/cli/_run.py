@@ -18,6 +18,9 @@ from ._options import RunOptions
 from ._output import say
 from ._signals import Interrupted, Signals
 
+#: Words of a shell that are no programs.
+_SHELL_WORDS = frozenset({"cd", "export", "set", "source", "if", "for", "while", "exec", "ulimit", "umask"})
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import cast
@@ -128,7 +131,9 @@ class _Run:
         self._say_held_back()
         failed = self._child.start(_environment(grant))
         if failed:
-            say(f"{grant.name}: {self._options.command[0]} can't be run: {os.strerror(failed)}")
+            command = self._options.command[0]
+            hint = "; for a line of shell write sh -c '...'" if " " in command or command in _SHELL_WORDS else ""
+            say(f"{grant.name}: {command!r} can't be run: {os.strerror(failed)}{hint}")
             self._settle(client, grant, UNUSED, 1)
             return _codes.NOT_FOUND if failed in (errno.ENOENT, errno.ENOTDIR) else _codes.CANNOT_RUN
         _let_go_of_standard_files()
@@ -249,9 +254,13 @@ def _store(options: RunOptions) -> Url:
 
     if options.url:
         url = parse(options.url)
+        if url.scheme == "memory":
+            raise ConfigurationError("memory:// lives and ends with this one run: name a store that others see, or leave --url out")
         return url._replace(site=options.site) if options.site else url
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         raise ConfigurationError("in Kubernetes pods share no file: name a store with --url or ROTA_URL")
+    if os.environ.get("HOME") == "":
+        del os.environ["HOME"]  # or it would stand for the root folder
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):  # the XDG base directory specification: a relative path is invalid, and ignored
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
