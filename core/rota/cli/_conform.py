@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""``rota conform URL``: hold a store to every clause, and say which passed, which it refuses, and which could not be run."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rota.errors import Unavailable
+
+from . import _codes
+from ._output import say, show
+from ._parser import Parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FAILED = 1
+_DESCRIPTION = """\
+Hold a store, and the backend that reaches it, to every clause of docs/semantics.md, on the blocking and the async face.
+
+It writes records under names that start with "conform-", below the URL's prefix. Details of what failed go to standard error."""
+
+_AFTER = f"""\
+Results: passed; refused (the backend declares that it can't, and says so); failed; not run (it needs a server that answers, or a
+hook that only a test class can give, such as a clock that can be set: see docs/writing-a-backend.md).
+
+Exit codes: 0 nothing failed; {FAILED} something failed; {_codes.USAGE} the command line or the URL is wrong, or rota[testing] is missing;
+{_codes.UNAVAILABLE} no server answered, so nothing was run."""
+
+
+def conform(given: list[str]) -> int:
+    """Run the conformance suite and show what each clause came to."""
+    parser = Parser("conform", "rota conform URL [--report FILE]", _DESCRIPTION, _AFTER)
+    parser.add_argument("url", metavar="URL", help="the store, as for --url")
+    parser.add_argument("--report", metavar="FILE", help="also write it all as JSON")
+    found = parser.read(given)
+    from importlib.util import find_spec
+
+    missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
+    if missing:
+        say(f"rota conform needs {' and '.join(missing)}: install the extra, as in: pip install 'rota[testing]'")
+        return _codes.USAGE
+    _check(found.url)
+    report = _run(found.url)
+    if report is None:
+        say("the suite did not come to its end: what pytest said is above")
+        return _codes.INTERNAL
+    if found.report is not None:
+        import json
+
+        try:
+            with open(found.report, "w", encoding="utf-8") as file:
+                file.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        except OSError as error:
+            say(f"the report can't be written to {found.report}: {error.strerror}")
+            return _codes.USAGE
+    return _show(report)
+
+
+def _check(url: str) -> None:
+    """Raise for a URL that is wrong; a server that does not answer is what the report says."""
+    from rota._registry import backend
+
+    loaded, parsed = backend(url)
+    driver = loaded.driver(parsed)
+    try:
+        driver.read("conform", 5.0)
+    except Unavailable:
+        pass
+    finally:
+        driver.close()
+
+
+def _run(url: str) -> Any:
+    """Run pytest in a process of its own, away from any project's settings; return the report."""
+    import json
+    import subprocess
+    import tempfile
+
+    import rota
+
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    here = os.path.dirname(os.path.dirname(os.path.abspath(rota.__file__)))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environment["ROTA_CONFORM_URL"] = url  # not an argument, which everybody on the host can read
+    with tempfile.TemporaryDirectory(prefix="rota-conform-") as folder:
+        file = os.path.join(folder, "report.json")
+        command = [sys.executable, "-P", "-m", "pytest", "--pyargs", "rota.testing.suite", "-p", "rota.testing.plugin"]
+        command += ["-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "-q", "--tb=short", "--rota-report", file]
+        subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=2, check=False)
+        try:
+            with open(file, encoding="utf-8") as written:
+                report = json.load(written)
+        except (OSError, ValueError):
+            return None
+    return report if report["runs"] else None
+
+
+def _show(report: Any) -> int:
+    run = report["runs"][0]
+    where = f"{run['url']}  server {run['server'] or 'unknown'}"
+    lines = [
+        f"{where}  rota {report['rota']}, contract {report['contract']}, Python {report['python']}",
+        "  ".join(f"{name}={_word(value)}" for name, value in run["capabilities"].items()),
+        "",
+    ]
+    wide = max(map(len, run["clauses"]))
+    for clause, found in run["clauses"].items():
+        results = [test["result"] for test in found["tests"].values()]
+        counts = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
+        lines.append(f"{clause:{wide}}  {found['result']:8} {counts}")
+        lines += [f"{'':{wide}}    {name}: {test.get('why', '')}" for name, test in found["tests"].items() if test["result"] == "failed"]
+    totals = run["totals"]
+    lines += ["", "clauses: " + ", ".join(f"{count} {result}" for result, count in totals.items())]
+    show("\n".join(lines) + "\n")
+    if totals["failed"]:
+        return FAILED
+    if not totals["passed"] and not totals["refused"]:
+        reasons = {test.get("why", "") for found in run["clauses"].values() for test in found["tests"].values()}
+        say(f"nothing was run: {sorted(reasons)[0]}")
+        return _codes.UNAVAILABLE
+    return 0
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)

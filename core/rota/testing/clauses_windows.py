@@ -1,0 +1,518 @@
+# SPDX-License-Identifier: MIT
+# ruff: noqa: D102, N802 - a test's name says which clause it is about, and what that demands
+"""Clauses W1 to W4: slots, verdicts, and the life of a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from rota.backend import (
+    BUSY,
+    EARLY,
+    FAILED,
+    FINISHED,
+    GAVE_UP,
+    HANDLED,
+    LATE,
+    LEASE,
+    MISMATCH,
+    OVERLAP,
+    PENDING,
+    SEALED,
+    STALE,
+    UNUSED,
+    WINDOW,
+    WON,
+    WriteBack,
+)
+from rota.duration import HOUR, MINUTE, SECOND
+from rota.errors import LeaseLost
+from rota.schedule import Every
+
+from .base import RETENTION, Clauses, in_seconds
+from .faces import Face, done
+
+Plant = Callable[["Slots", Face, str], Awaitable[object]]
+
+
+class Slots(Clauses):
+    """Clauses W1 to W4."""
+
+    # -- W1
+
+    async def test_W1_a_slot_is_identified_by_its_start(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        await self.handle(face, claim)
+        start, end = self.slot(face, 0)
+        for other_end in (end, end + 1, end - MINUTE, None):
+            await self.refused(face, self.window(face, claim.name, slot_end=other_end), HANDLED)
+        await self.refused(face, self.window(face, claim.name, slot_start=start - 1), HANDLED)
+        await self.win(face, self.window(face, claim.name, slot_start=start + 1))
+
+    async def test_W1_the_end_of_a_slot_is_the_start_of_the_next(self, face: Face) -> None:
+        name = self.fresh()
+        for number in (-2, -1, 0):
+            await self.handle(face, self.window(face, name, number))
+            assert (await self.known(face, name)).mark == self.slot(face, number)[0]
+            await self.refused(face, self.window(face, name, number), HANDLED)
+
+    async def test_W1_an_instant_on_a_boundary_belongs_to_the_new_slot(self, face: Face) -> None:
+        clock = self.need_clock()
+        client, name, schedule = face.connect(), self.fresh(), Every("1h")
+        start = schedule.slot(clock.store() + HOUR).start
+        for at, slot in ((start - 1, start - HOUR), (start, start), (start + HOUR - 1, start), (start + HOUR, start + HOUR)):
+            with clock.stopped():
+                clock.set(at)
+                verdict = await done(client.try_window(name, schedule))
+                if verdict:
+                    assert verdict.slot.start == slot
+                    await done(verdict.handled())
+                else:
+                    assert (verdict.verdict, verdict.slot.start) == (HANDLED, slot)
+        assert (await self.known(face, name)).mark == start + HOUR
+
+    # -- W2
+
+    async def test_W2_verdicts_come_in_their_order(self, face: Face) -> None:
+        wrong = []
+        for state, (plant, claims) in STATES.items():
+            for changes, expected in claims:
+                name = self.fresh()
+                await plant(self, face, name)
+                before = await face.read(name)
+                number = changes.get("number", 0)
+                now = await face.now()
+                asked = self.window(face, name, number)._replace(
+                    **{key: value(now) if callable(value) else value for key, value in changes.items() if key != "number"}
+                )
+                answer = await face.claim(asked)
+                if answer.verdict != expected:
+                    wrong.append(f"{state}, a claim with {sorted(changes) or 'nothing special'}: {answer.verdict}, not {expected}")
+                elif expected not in (WON, HANDLED) and await face.read(name) != before:
+                    wrong.append(f"{state}, a claim with {sorted(changes)}: it was refused, and changed the record")
+        assert not wrong, "\n".join(wrong)
+
+    async def test_W2_mine_and_finished_come_before_all_else(self, face: Face) -> None:
+        now = await face.now()
+        at_worst: dict[str, Any] = {"apply_until": now - MINUTE, "not_before": now + HOUR, "late_from": now - HOUR}
+        claim = self.window(face, self.fresh(), seal=True)
+        won = await self.win(face, claim)
+        answer = await face.claim(claim._replace(**at_worst))
+        assert (answer.verdict, answer.record) == (WON, won)
+        await self.end(face, claim, HANDLED)
+        await self.refused(face, claim._replace(**at_worst), FINISHED)
+        await self.refused(face, self.window(face, claim.name, **at_worst), STALE)
+        lease = self.lease(face, claim.name)
+        await self.refused(face, lease, MISMATCH)
+        await self.refused(face, lease._replace(apply_until=now - MINUTE), STALE)
+
+    async def test_W2_handled_whenever_it_comes(self, face: Face) -> None:
+        name = self.fresh()
+        old = [self.window(face, name, number) for number in (-5, -3, -2)]
+        await self.handle(face, self.window(face, name, -2))
+        live = self.window(face, name, 0)
+        for claim in old:
+            await self.refused(face, claim, HANDLED)
+        await self.win(face, live)
+        for claim in old:
+            await self.refused(face, claim, HANDLED)  # although a lease is live
+        await self.end(face, live, HANDLED)
+        for claim in old:
+            await self.refused(face, claim, HANDLED)
+        assert (await self.known(face, name)).mark == live.slot_start
+
+    async def test_W2_handled_says_how(self, face: Face) -> None:
+        client, name = face.connect(), self.fresh()
+        schedule, hour = Every("1h"), HOUR
+        base = schedule.slot(face.began).start
+        grant = await done(client.try_window(name, schedule, planned=in_seconds(base - 2 * hour), max_late="5h"))
+        await done(grant.handled())
+        grant = await done(client.try_window(name, schedule, planned=in_seconds(base - hour), max_late="5h", attempts=1))
+        await done(grant.failed())
+        hows = []
+        for back in (3, 2, 1):
+            refused = await done(client.try_window(name, schedule, planned=in_seconds(base - back * hour), max_late="5h"))
+            assert refused.verdict == HANDLED
+            hows.append(refused.how)
+        if face.capabilities.history:
+            assert hows == ["passed", "done", GAVE_UP]
+        else:
+            assert (hows[0], hows[2]) == ("passed", GAVE_UP)
+
+    # -- W3
+
+    async def test_W3_a_failure_gives_the_slot_back(self, face: Face) -> None:
+        name, tokens = self.fresh(), []
+        for number in (1, 2, 3):
+            claim = self.window(face, name)
+            won = await self.win(face, claim)
+            tokens.append(won.token)
+            assert (won.mark, won.attempts, won.outcome) == (None, number, PENDING)
+            assert (await self.end(face, claim, FAILED)).applied
+            failed = await self.known(face, name)
+            assert (failed.mark, failed.outcome, failed.owner) == (None, FAILED, "")
+        await self.handle(face, self.window(face, name))
+        assert tokens == sorted(set(tokens))
+
+    async def test_W3_a_crash_gives_the_slot_back_by_expiry(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        crashed = await self.crash(face, claim)
+        assert crashed.mark is None
+        again = await self.take(face, self.window(face, claim.name))
+        assert again.token > crashed.token
+        assert again.mark is None
+
+    async def test_W3_success_moves_the_mark_and_nothing_moves_it_back(self, face: Face) -> None:
+        name = self.fresh()
+        older = self.window(face, name, -3)
+        await self.win(face, older)
+        settled = await self.end(face, older, HANDLED)
+        assert settled.record is not None
+        assert (settled.record.mark, settled.record.outcome, settled.record.expires_at) == (older.slot_start, HANDLED, 0)
+        newer = self.window(face, name, 0)
+        await self.handle(face, newer)
+        for result in (FAILED, UNUSED, HANDLED):
+            claim = self.window(face, name, 1)
+            await self.win(face, claim)
+            await self.end(face, claim, result)
+            mark = (await self.known(face, name)).mark
+            assert mark == (claim.slot_start if result == HANDLED else newer.slot_start)
+        again = await self.end(face, older, HANDLED)
+        assert not again.applied
+        assert (await self.known(face, name)).mark == self.slot(face, 1)[0]
+
+    async def test_W3_a_holder_that_settles_moves_no_mark_back(self, face: Face) -> None:
+        await self.needs(face, "record")
+        held = self.window(face, self.fresh(), 0)
+        await self.win(face, held)
+        newer, end = self.slot(face, 2)
+        await face.write_back(WriteBack(held.name, "site degraded:1", WINDOW, RETENTION, "every 1h", "", newer, end))
+        assert (await self.end(face, held, HANDLED)).applied
+        assert (await self.known(face, held.name)).mark == newer
+
+    async def test_W3_the_store_itself_holds_the_mark(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        await self.win(face, claim)
+        held = self.raw(claim.name)
+        assert held is not None
+        assert held.get("mark") is None, "the mark moved at the claim"
+        await self.end(face, claim, HANDLED)
+        after = self.raw(claim.name)
+        assert after is not None, "settling deleted the record"
+        assert after.get("mark", claim.slot_start) == claim.slot_start
+        await self.refused(face, self.window(face, claim.name), HANDLED)
+
+    async def test_W3_a_settlement_is_idempotent(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        await self.win(face, claim)
+        assert (await self.end(face, claim, HANDLED)).result == HANDLED
+        before = await self.known(face, claim.name)
+        for result in (HANDLED, FAILED, UNUSED):
+            again = await self.end(face, claim, result)
+            assert (again.applied, again.result) == (True, HANDLED), "it answers as it did the first time"
+        assert await self.known(face, claim.name) == before
+
+    async def test_W3_what_leaves_the_body_decides(self, face: Face) -> None:
+        client = face.connect()
+        planned = in_seconds(face.began)
+        for error, handled in (
+            (None, True),
+            (SystemExit(0), True),
+            (SystemExit(None), True),
+            (SystemExit(3), False),
+            (ValueError("no"), False),
+            (KeyboardInterrupt(), False),
+        ):
+            name = self.fresh()
+            try:
+                async with face.enter(client.window(name, planned=planned)):
+                    if error is not None:
+                        raise error
+            except BaseException as left:
+                assert left is error, "an exception that leaves the body was swallowed"
+            else:
+                assert error is None
+            record = await self.known(face, name)
+            assert (record.mark is not None, record.outcome) == (handled, HANDLED if handled else FAILED), repr(error)
+            assert record.owner == ""
+
+    async def test_W3a_a_late_success_counts_if_nobody_followed(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        await self.crash(face, claim)
+        settled = await self.end(face, claim, HANDLED)
+        assert (settled.applied, settled.result, settled.expired) == (True, HANDLED, True)
+        assert (await self.known(face, claim.name)).mark == claim.slot_start
+        await self.refused(face, self.window(face, claim.name), HANDLED)
+        again = await self.end(face, claim, HANDLED)
+        assert (again.applied, again.expired) == (True, True)
+
+    async def test_W3a_with_a_later_grant_a_late_success_moves_nothing(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        await self.crash(face, claim)
+        later = self.window(face, claim.name)
+        await self.take(face, later)
+        before = await self.known(face, claim.name)
+        settled = await self.end(face, claim, HANDLED)
+        assert not settled.applied
+        assert await self.known(face, claim.name) == before
+        assert await self.renewed(face, later)
+        await self.end(face, later, FAILED)
+        settled = await self.end(face, claim, HANDLED)
+        assert not settled.applied
+        assert (await self.known(face, claim.name)).mark is None
+
+    async def test_W3a_the_grant_tells_which_of_both(self, face: Face) -> None:
+        for followed in (False, True):
+            client, name = face.connect(), self.fresh()
+            client.driver.away(verbs="renew")
+            ttl = max(0.4, self.short(face) / SECOND)
+            grant = await done(client.try_window(name, planned=in_seconds(face.began), ttl=ttl))
+            assert grant
+            await self.outlive(face, await self.known(face, name))
+            if followed:
+                await self.take(face, self.window(face, name, slot_start=grant.slot.start + 1, schedule="", slot_end=None))
+                with pytest.raises(LeaseLost):
+                    await done(grant.handled())
+            else:
+                await done(grant.handled())
+            assert grant.lost
+            assert (await self.known(face, name)).mark == (None if followed else grant.slot.start)
+
+    async def test_W3b_a_seal_moves_the_mark_at_the_claim(self, face: Face) -> None:
+        for result in (FAILED, "", HANDLED):
+            claim = self.window(face, self.fresh(), seal=True)
+            if result:
+                won = await self.win(face, claim)
+            else:
+                won = await self.crash(face, claim)
+            assert (won.mark, won.outcome) == (claim.slot_start, SEALED)
+            await self.refused(face, self.window(face, claim.name), HANDLED)
+            if result:
+                await self.end(face, claim, result)
+            assert (await self.known(face, claim.name)).mark == claim.slot_start
+            await self.refused(face, self.window(face, claim.name), HANDLED)
+
+    async def test_W3b_unused_unseals(self, face: Face) -> None:
+        name = self.fresh()
+        await self.handle(face, self.window(face, name, -2))
+        claim = self.window(face, name, 0, seal=True)
+        won = await self.win(face, claim)
+        assert won.prior_mark == self.slot(face, -2)[0]
+        await self.end(face, claim, UNUSED)
+        after = await self.known(face, name)
+        assert after.mark == self.slot(face, -2)[0], "unused goes back to the mark before the seal"
+        assert after.attempts == won.attempts - 1
+        again = await self.win(face, self.window(face, name, 0, seal=True))
+        assert again.attempts == 1
+
+    async def test_W3b_unused_gives_an_unsealed_slot_back_too(self, face: Face) -> None:
+        claim = self.window(face, self.fresh())
+        await self.win(face, claim)
+        await self.end(face, claim, UNUSED)
+        record = await self.known(face, claim.name)
+        assert (record.mark, record.outcome, record.attempts, record.owner) == (None, "", 0, "")
+        await self.handle(face, self.window(face, claim.name))
+
+    async def test_W3c_attempts_count_grants_and_crashes(self, face: Face) -> None:
+        name = self.fresh()
+        first = self.window(face, name)
+        assert (await self.win(face, first)).attempts == 1
+        await self.end(face, first, FAILED)
+        assert (await self.crash(face, self.window(face, name))).attempts == 2
+        third = self.window(face, name)
+        assert (await self.take(face, third)).attempts == 3
+        await self.end(face, third, UNUSED)
+        fourth = self.window(face, name)
+        assert (await self.win(face, fourth)).attempts == 3
+        await self.end(face, fourth, FAILED)
+        assert (await self.win(face, self.window(face, name, 1))).attempts == 1, "a new slot counts anew"
+
+    async def test_W3c_the_last_failure_closes_the_slot(self, face: Face) -> None:
+        client, name = face.connect(), self.fresh()
+        planned = in_seconds(face.began)
+        for attempt in (1, 2):
+            grant = await done(client.try_window(name, planned=planned, attempts=2))
+            assert grant.attempt == attempt
+            await done(grant.failed())
+        record = await self.known(face, name)
+        assert (record.mark, record.outcome, record.last_result) == (record.slot_start, GAVE_UP, GAVE_UP)
+        refused = await done(client.try_window(name, planned=planned, attempts=2))
+        assert (refused.verdict, refused.how) == (HANDLED, GAVE_UP)
+
+    async def test_W3c_a_crash_of_the_last_attempt_is_closed_by_the_next_claim(self, face: Face) -> None:
+        first = self.window(face, self.fresh(), max_attempts=2)
+        await self.win(face, first)
+        await self.end(face, first, FAILED)
+        await self.crash(face, self.window(face, first.name, max_attempts=2))
+        answer = await face.claim(self.window(face, first.name, max_attempts=2))
+        assert answer.verdict == HANDLED
+        record = await self.known(face, first.name)
+        assert (record.mark, record.outcome, record.owner) == (first.slot_start, GAVE_UP, "")
+        assert answer.record == record
+
+    async def test_W3c_a_live_last_attempt_is_left_alone(self, face: Face) -> None:
+        claim = self.window(face, self.fresh(), max_attempts=1)
+        await self.win(face, claim)
+        await self.refused(face, self.window(face, claim.name, max_attempts=1), BUSY)
+        assert (await self.end(face, claim, HANDLED)).applied
+
+    async def test_W3d_a_slot_that_failed_and_ended_is_missed(self, face: Face) -> None:
+        client, name, schedule = face.connect(), self.fresh(), Every("1h")
+        base = schedule.slot(face.began).start
+        grant = await done(client.try_window(name, schedule, planned=in_seconds(base - 3 * HOUR), max_late="9h"))
+        assert grant.missed.count == 0
+        await done(grant.failed())
+        grant = await done(client.try_window(name, schedule, planned=in_seconds(base), max_late="9h"))
+        assert (grant.missed.count, grant.missed.exact) == (3, True)
+        await done(grant.handled())
+
+    async def test_W3d_the_answer_tells_the_record_that_a_grant_replaced(self, face: Face) -> None:
+        name = self.fresh()
+        answer = await face.claim(self.window(face, name, -3))
+        assert (answer.verdict, answer.before) == (WON, None)
+        before = await self.known(face, name)
+        await face.forget(self.fresh())
+        await self.end(face, self.window(face, name, -3, owner=before.owner), FAILED)
+        before = await self.known(face, name)
+        answer = await face.claim(self.window(face, name, 0))
+        assert (answer.verdict, answer.before) == (WON, before)
+
+    # -- W4
+
+    async def test_W4_busy_tells_the_holder_since_when_and_for_which_slot(self, face: Face) -> None:
+        client, name, schedule = face.connect(), self.fresh(), Every("1h")
+        slot = schedule.slot(face.began)
+        holder = self.window(
+            face, name, label="site holder:7", schedule=schedule.canonical, slot_start=slot.start - HOUR, slot_end=slot.start
+        )
+        won = await self.win(face, holder)
+        refused = await done(client.try_window(name, schedule))
+        assert (refused.verdict, refused.holder, refused.same_slot) == (BUSY, "site holder:7", False)
+        assert refused.record.granted_at == won.granted_at
+        same = await done(client.try_window(name, schedule, planned=in_seconds(slot.start - HOUR), max_late="5h"))
+        assert (same.verdict, same.same_slot) == (BUSY, True)
+
+    async def test_W4_overlap_moves_the_mark_and_holds_no_lease(self, face: Face) -> None:
+        name = self.fresh()
+        first = self.window(face, name, -1, seal=True, overlap=True)
+        won = await self.win(face, first)
+        assert (won.mark, won.owner, won.expires_at) == (first.slot_start, "", 0)
+        assert (won.last_owner, won.last_result) == (first.owner, OVERLAP)
+        assert not await self.renewed(face, first)
+        again = await face.claim(first)
+        assert (again.verdict, again.record) == (WON, won), "its owner finds it again"
+        second = await self.win(face, self.window(face, name, 0, seal=True, overlap=True))
+        assert second.token > won.token
+        await self.refused(face, self.window(face, name, -1), HANDLED)
+
+    async def test_W4_an_overlapping_grant_can_be_settled(self, face: Face) -> None:
+        for result, mark in ((HANDLED, True), (FAILED, True), (UNUSED, False)):
+            claim = self.window(face, self.fresh(), seal=True, overlap=True)
+            await self.win(face, claim)
+            settled = await self.end(face, claim, result)
+            assert (settled.applied, settled.result, settled.expired) == (True, result, False)
+            record = await self.known(face, claim.name)
+            assert record.mark == (claim.slot_start if mark else None)
+            await self.refused(face, claim, FINISHED)
+
+    async def test_W4_a_live_lease_refuses_overlap_too(self, face: Face) -> None:
+        name = self.fresh()
+        await self.win(face, self.window(face, name, -1))
+        await self.refused(face, self.window(face, name, 0, seal=True, overlap=True), BUSY)
+
+
+# -- W2: what a name looks like, and what becomes of claims for slot 0 (or another `number`) in each state
+
+
+async def _nothing(suite: Slots, face: Face, name: str) -> None:
+    pass
+
+
+def _handled(number: int) -> Plant:
+    async def plant(suite: Slots, face: Face, name: str) -> None:
+        await suite.handle(face, suite.window(face, name, number))
+
+    return plant
+
+
+def _live(number: int, **changes: Any) -> Plant:
+    async def plant(suite: Slots, face: Face, name: str) -> None:
+        await suite.win(face, suite.window(face, name, number, **changes))
+
+    return plant
+
+
+def _failed(*numbers: int) -> Plant:
+    async def plant(suite: Slots, face: Face, name: str) -> None:
+        for number in numbers:
+            claim = suite.window(face, name, number)
+            await suite.win(face, claim)
+            await suite.end(face, claim, FAILED)
+
+    return plant
+
+
+def _both(*plants: Plant) -> Plant:
+    async def plant(suite: Slots, face: Face, name: str) -> None:
+        for each in plants:
+            await each(suite, face, name)
+
+    return plant
+
+
+async def _lease(suite: Slots, face: Face, name: str) -> None:
+    claim = suite.lease(face, name)
+    await suite.win(face, claim)
+    await suite.end(face, claim, "released")
+
+
+async def _forgotten(suite: Slots, face: Face, name: str) -> None:
+    await suite.handle(face, suite.window(face, name))
+    await face.forget(name)
+
+
+# changes of a claim; a function gets the store's time
+_EARLY: dict[str, Any] = {"not_before": lambda now: now + MINUTE}
+_ENDED: dict[str, Any] = {"late_from": lambda now: now - SECOND}
+_OPEN: dict[str, Any] = {"not_before": lambda now: now - MINUTE, "late_from": lambda now: now + MINUTE}
+_STALE: dict[str, Any] = {"apply_until": lambda now: now - MINUTE}
+_LAST: dict[str, Any] = {"max_attempts": 2}
+_LEASE: dict[str, Any] = {"kind": LEASE, "slot_start": None, "slot_end": None, "schedule": ""}
+
+STATES: dict[str, tuple[Plant, list[tuple[dict[str, Any], str]]]] = {
+    "no record": (
+        _nothing,
+        [({}, WON), (_OPEN, WON), (_EARLY, EARLY), (_ENDED, LATE), (_EARLY | _ENDED, EARLY), (_STALE, STALE), (_STALE | _EARLY, STALE)],
+    ),
+    "the slot is handled": (
+        _handled(0),
+        [
+            ({}, HANDLED),
+            (_ENDED, HANDLED),
+            (_EARLY, EARLY),
+            (_STALE, STALE),
+            (_LEASE, MISMATCH),
+            (_LEASE | _STALE, STALE),
+            (_LAST, HANDLED),
+        ],
+    ),
+    "a newer slot is handled": (_handled(2), [({}, HANDLED), (_ENDED, HANDLED), (_EARLY, EARLY), ({"number": 3}, WON)]),
+    "an older slot is handled": (_handled(-2), [({}, WON), (_ENDED, LATE), (_EARLY, EARLY)]),
+    "the slot is held": (
+        _live(0),
+        [({}, BUSY), (_ENDED, BUSY), (_EARLY, EARLY), (_STALE, STALE), (_LAST | {"max_attempts": 1}, BUSY), (_LEASE, MISMATCH)],
+    ),
+    "the slot is sealed and held": (_live(0, seal=True), [({}, HANDLED), (_ENDED, HANDLED), (_EARLY, EARLY)]),
+    "an older slot is held": (_live(-2), [({}, BUSY), (_ENDED, LATE), (_EARLY, EARLY), (_EARLY | _ENDED, EARLY)]),
+    "a newer slot is held": (_live(2), [({}, BUSY), (_ENDED, LATE)]),
+    "an older slot is handled and a newer one held": (_both(_handled(-2), _live(1)), [({"number": -2}, HANDLED), ({}, BUSY)]),
+    "the slot is handled and a newer one held": (_both(_handled(0), _live(1)), [({}, HANDLED), (_ENDED, HANDLED), (_EARLY, EARLY)]),
+    "the slot has failed": (_failed(0), [({}, WON), (_LAST, WON), (_ENDED, LATE), (_EARLY, EARLY)]),
+    "the slot's attempts are used up": (_failed(0, 0), [(_LAST, HANDLED), (_LAST | _ENDED, HANDLED), (_LAST | _EARLY, EARLY), ({}, WON)]),
+    "an older slot's attempts are used up": (_failed(-2, -2), [(_LAST, WON)]),
+    "the name was a lease": (_lease, [({}, MISMATCH), (_EARLY, MISMATCH), (_STALE, STALE)]),
+    "the name was forgotten": (_forgotten, [({}, WON), (_ENDED, LATE), (_LEASE, WON)]),
+}

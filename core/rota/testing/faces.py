@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: MIT
+"""The two faces of rota, so that a test is written once: as a coroutine, which is stepped without a loop or run by asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from rota import _registry
+from rota.backend import (
+    Answer,
+    AsyncDriver,
+    Backend,
+    Claim,
+    Driver,
+    Now,
+    Override,
+    Record,
+    Renewal,
+    Renewed,
+    Settled,
+    Settlement,
+    WriteBack,
+)
+from rota.client import connect, connect_async
+from rota.url import Url
+
+from .faulty import FaultyDriver, FaultyTwin
+
+if TYPE_CHECKING:
+    from .base import Clauses
+
+BLOCKING, ASYNC = "blocking", "async"
+#: The timeout of a verb whose own speed is not what a test is about, seconds.
+PATIENCE = 10.0
+
+_schemes = count(1)
+
+
+async def done(value: Any) -> Any:
+    """Return what a client's method gives, awaited on the async face."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def stepped(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that awaits only what is done."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    coroutine.close()
+    raise RuntimeError("on the blocking face a test may only await what does not suspend: use the face's own sleep, until and verbs")
+
+
+class Face:
+    """One test's way to the store: the driver's verbs, clients, and waiting.
+
+    Attributes:
+        name: ``blocking`` or ``async``.
+        driver: The driver under test; on the async face `claim`, `settle`, `now` and `watch` go to its twin, if it has one.
+        capabilities: The driver's.
+        began: The store's time when the test began, microseconds; this host's where the store's can't be known.
+    """
+
+    def __init__(self, suite: Clauses, name: str) -> None:
+        self.name = name
+        self.is_async = name == ASYNC
+        self._suite = suite
+        self._threads = set(threading.enumerate())
+        self.driver = suite.driver()
+        self.capabilities = self.driver.capabilities
+        self._twin = suite.async_driver(self.driver) if self.is_async else None
+        self._drivers = [self.driver]
+        self._clients: list[Any] = []
+        self.began = 0
+
+    # -- running
+
+    def run(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a test; afterwards no task and no thread of its clients is left."""
+        if self.is_async:
+            asyncio.run(self._to_the_end(test))
+        else:
+            stepped(self._to_the_end(test))
+
+    async def _to_the_end(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            now = await self.interval()
+            self.began = time.time_ns() // 1000 if now is None else now[0]
+            await test()
+        finally:
+            await self._close()
+        if self.is_async:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left, f"tasks are left: {left}"
+        await self.until(lambda: not self.threads(), what="an end of all threads")
+
+    async def _close(self) -> None:
+        for client in self._clients:
+            client.driver.back()
+            await done(client.close())
+        if self._twin is not None:
+            await self._twin.close()
+        for driver in self._drivers:
+            driver.close()
+
+    def threads(self) -> list[threading.Thread]:
+        """Return rota's threads that were started since the test began (that of the observers is shared, and stays)."""
+        since = set(threading.enumerate()) - self._threads
+        return [thread for thread in since if thread.name.startswith("rota-") and not thread.name.startswith("rota-observers")]
+
+    # -- verbs
+
+    async def claim(self, claim: Claim, timeout: float = PATIENCE) -> Answer:
+        """As `Driver.claim`."""
+        if self._twin is not None:
+            return await self._twin.claim(claim, timeout)
+        return await self.call(self.driver.claim, claim, timeout)
+
+    async def settle(self, settlement: Settlement, timeout: float = PATIENCE) -> Settled:
+        """As `Driver.settle`."""
+        if self._twin is not None:
+            return await self._twin.settle(settlement, timeout)
+        return await self.call(self.driver.settle, settlement, timeout)
+
+    async def interval(self) -> Now | None:
+        """As `Driver.now`."""
+        if self._twin is not None:
+            return await self._twin.now(PATIENCE)
+        return await self.call(self.driver.now, PATIENCE)
+
+    async def now(self) -> int:
+        """Return the store's time, the lower end; this host's where it can't be known."""
+        now = await self.interval()
+        return time.time_ns() // 1000 if now is None else now[0]
+
+    async def watch(self, name: str, owner: str, timeout: float) -> bool:
+        """As `Driver.watch`."""
+        if self._twin is not None:
+            return await self._twin.watch(name, owner, timeout)
+        return await self.call(self.driver.watch, name, owner, timeout)
+
+    async def renew(self, *renewals: Renewal) -> Renewed:
+        """As `Driver.renew`."""
+        return await self.call(self.driver.renew, renewals, PATIENCE)
+
+    async def read(self, name: str) -> Record | None:
+        """Return the record of a name."""
+        record, _ = await self.call(self.driver.read, name, PATIENCE)
+        return record
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[Record]:
+        """As `Driver.list`."""
+        return await self.call(lambda: self.driver.list(prefix, PATIENCE, after=after, limit=limit))
+
+    async def forget(self, name: str) -> bool:
+        """As `Driver.forget`."""
+        return await self.call(self.driver.forget, name, PATIENCE)
+
+    async def override(self, override: Override) -> Settled:
+        """As `Driver.override`."""
+        return await self.call(self.driver.override, override, PATIENCE)
+
+    async def write_back(self, write_back: WriteBack) -> Settled:
+        """As `Driver.record`."""
+        return await self.call(self.driver.record, write_back, PATIENCE)
+
+    async def facts(self) -> Mapping[str, str | int | float | bool | None]:
+        """As `Driver.facts`."""
+        return await self.call(self.driver.facts, PATIENCE)
+
+    async def sweep(self, limit: int) -> int:
+        """As `Driver.sweep`."""
+        return await self.call(self.driver.sweep, limit, PATIENCE)
+
+    async def call(self, verb: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something that blocks: in place, or from a thread beside the loop, as rota does."""
+        return await asyncio.to_thread(verb, *arguments) if self.is_async else verb(*arguments)
+
+    # -- clients
+
+    def another_driver(self) -> Driver:
+        """Return one more driver of the same store, as another process has it."""
+        self._drivers.append(self._suite.driver())
+        return self._drivers[-1]
+
+    def connect(self, **options: Any) -> Any:
+        """Return a client of this face, made by `rota.connect` or `rota.connect_async`; its ``driver`` is a `FaultyDriver`."""
+        inner = self._suite.driver()
+        wired = _Wired(inner, self._suite.async_driver(inner))
+        if self._suite.clock is not None:
+            options.setdefault("clock", self._suite.clock.local)
+        scheme = f"conformance-{next(_schemes)}"
+        _registry._loaded[scheme] = wired  # what the registry would hold, had an entry point named it
+        try:
+            client: Any = (connect_async if self.is_async else connect)(Url(scheme, "", {}), **options)
+        finally:
+            del _registry._loaded[scheme]
+        self._clients.append(client)
+        return client
+
+    @asynccontextmanager
+    async def enter(self, guard: Any) -> AsyncIterator[Any]:
+        """Enter a guard or a grant of either face."""
+        if self.is_async:
+            async with guard as grant:
+                yield grant
+        else:
+            with guard as grant:
+                yield grant
+
+    # -- waiting
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait in reality."""
+        if self.is_async:
+            await asyncio.sleep(seconds)
+        else:
+            time.sleep(seconds)  # noqa: ASYNC251 - this face has no loop
+
+    async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE, *, what: str = "") -> Any:
+        """Wait until the condition holds, and return its value; fail when it never does. It may be a coroutine function."""
+        deadline = time.monotonic() + seconds
+        while True:
+            value = condition()
+            if isinstance(value, Awaitable):
+                value = await value
+            if value:
+                return value
+            assert time.monotonic() < deadline, f"not within {seconds:g}s: {what or inspect.getsource(condition).strip()}"
+            await self.sleep(0.005)
+
+
+class _Wired(Backend):
+    contract = 1
+
+    def __init__(self, inner: Driver, twin: AsyncDriver | None) -> None:
+        self._driver = FaultyDriver(inner)
+        self._twin = None if twin is None else FaultyTwin(self._driver, twin)
+
+    def driver(self, url: Url) -> Driver:
+        return self._driver
+
+    def async_driver(self, driver: Driver) -> AsyncDriver | None:
+        return self._twin

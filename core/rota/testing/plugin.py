@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""The pytest plug-in of the conformance suite: the report, and the rule that no standard test is overridden in silence.
+
+Load it in a conftest: ``pytest_plugins = ["rota.testing.plugin"]``. It is no ``pytest11`` entry point, which would import it in the test
+run of everybody who has rota installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .base import HOOKS, Clauses, NotRun, RefusedHere
+from .report import FAILED, NOT_RUN, PASSED, REFUSED, Report, standard_tests
+
+_result = pytest.StashKey[str]()
+_report = pytest.StashKey[Report]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the suite's options."""
+    group = parser.getgroup("rota", "conformance of rota's backends")
+    group.addoption("--rota-report", metavar="FILE", type=Path, help="write what each clause came to, as JSON")
+    url = os.environ.get("ROTA_CONFORM_URL", "")  # rota conform: an argument could be read by everybody on the host
+    group.addoption("--rota-url", metavar="URL", default=url, help="the store that rota.testing.suite tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start a report."""
+    config.stash[_report] = Report()
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    """Refuse a conformance class in which a standard test or helper is overridden, unless it is marked as failing, with a reason."""
+    if isinstance(obj, type) and issubclass(obj, Clauses) and not _is_ours(obj):
+        wrong = [f"  {wrong}" for wrong in overridden(obj)]
+        if wrong:
+            raise collector.CollectError(f"{name} overrides what every backend is held to:\n" + "\n".join(wrong))
+
+
+def overridden(suite: type[Clauses]) -> list[str]:
+    """Return what a class overrides and may not."""
+    wrong = []
+    standard = standard_tests(suite)
+    own = [cls for cls in suite.__mro__ if issubclass(cls, Clauses) and not _is_ours(cls)]
+    for attribute in dict.fromkeys(attribute for cls in own for attribute in vars(cls)):
+        if attribute in HOOKS or (attribute.startswith("__") and attribute != "__init_subclass__"):
+            continue
+        if attribute in standard:
+            marks = getattr(getattr(suite, attribute), "pytestmark", [])
+            if not any(mark.name == "xfail" and str(mark.kwargs.get("reason") or "").strip() for mark in marks):
+                wrong.append(f"{attribute}: mark it @pytest.mark.xfail(reason=...), and say in the reason what the backend can't do")
+        elif any(attribute in vars(cls) for cls in suite.__mro__ if issubclass(cls, Clauses) and _is_ours(cls)) and attribute != "_away":
+            wrong.append(f"{attribute}: only {', '.join(HOOKS)} are meant to be overridden")
+    return wrong
+
+
+def _is_ours(cls: type) -> bool:
+    return f"{cls.__module__}.".startswith("rota.testing.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note what a standard test came to."""
+    found = yield
+    report: pytest.TestReport = found  # type: ignore[assignment]  # what a wrapper is sent is not typed
+    suite = getattr(item, "cls", None)
+    if isinstance(suite, type) and issubclass(suite, Clauses):
+        result = _result_of(report, call)
+        if result is not None:
+            report.user_properties.append(("rota", result))
+            name = getattr(item, "originalname", item.name)
+            item.config.stash[_report].add(item.instance if hasattr(item, "instance") else suite(), name, item.name, result, _why(report))
+    return found
+
+
+def _result_of(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str | None:
+    error = None if call.excinfo is None else call.excinfo.value
+    if isinstance(error, RefusedHere):
+        return REFUSED
+    if isinstance(error, NotRun):
+        return NOT_RUN
+    if report.failed or hasattr(report, "wasxfail"):
+        return FAILED
+    if report.skipped:
+        return NOT_RUN
+    return PASSED if report.when == "call" else None
+
+
+def _why(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"known: {str(report.wasxfail).removeprefix('reason: ')}"
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        return str(getattr(crash, "message", report.longrepr)).splitlines()[0]
+    return ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+    """Show *refused* and *not run* for what pytest only knows as skipped."""
+    result = dict(report.user_properties).get("rota") if isinstance(report, pytest.TestReport) else None
+    if result == REFUSED:
+        return "refused", "r", "REFUSED"
+    if result == NOT_RUN:
+        return "not run", "n", "NOT RUN"
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the report."""
+    file: Path | None = session.config.getoption("--rota-report")
+    if file is not None:
+        session.config.stash[_report].write(file)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""Reports of the suite become the page of guarantees by a command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
+
+REPORT = {
+    "format": 1,
+    "runs": [
+        {
+            "suite": "TestMine",
+            "url": "mine://***@host/x",
+            "server": "9.1",
+            "capabilities": {"min_ttl": 2_000_000, "verbs": ["facts", "sweep"], "history": True},
+            "clauses": {
+                "W10": {"result": "failed", "tests": {}},
+                "L2": {"result": "passed", "tests": {}},
+                "R3": {"result": "refused", "tests": {}},
+                "W2": {"result": "not run", "tests": {}},
+            },
+        }
+    ],
+}
+
+
+def matrix(*files: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rota.testing.matrix", *map(str, files)], capture_output=True, text=True, check=False)
+
+
+def test_clauses_stand_in_the_documents_order_with_what_they_came_to(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(REPORT))
+    page = matrix(file).stdout
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert rows[:6] == ["| clause | mine 9.1 |", "| --- | --- |", "| L2 | ✓ |", "| W2 | - |", "| W10 | **failed** |", "| R3 | refused |"]
+    assert "| min ttl | 2s |" in rows
+    assert "| verbs | facts, sweep |" in rows
+    assert "***" not in page
+
+
+def test_what_is_no_report_is_refused_in_a_line(tmp_path):
+    file = tmp_path / "report.json"
+    for text in ("no json", "{}", '{"format": 99}', '{"format": 1}'):
+        file.write_text(text)
+        done = matrix(file)
+        assert done.returncode == 2
+        assert done.stderr.startswith("not a conformance report")
+        assert len(done.stderr.splitlines()) == 1
+    assert matrix(tmp_path / "absent").returncode == 2
+    assert matrix().returncode == 2
+
+
+def test_the_page_in_the_docs_is_made_of_reports_without_a_failure():
+    text = PAGE.read_text(encoding="utf-8")
+    assert "`python -m rota.testing.matrix`" in text
+    assert "failed**" not in text
+    for clause in ("L1", "L12", "W1", "W3a", "W12", "R1", "R3", "F1", "F5"):
+        assert f"| {clause} | ✓ | ✓ |" in text, clause
