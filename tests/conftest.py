@@ -16,3 +16,6 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "rota")
 # No ROTA_… variable of the shell reaches a test or what it starts, except those that are meant for the tests.
 for name in [name for name in os.environ if name.startswith("ROTA_") and not name.startswith("ROTA_TEST")]:
     del os.environ[name]
+
+# The conformance suite's own, for tests/conformance: pytest takes plug-ins from the top-level conftest only.
+pytest_plugins = ["rota.testing.plugin"]
