@@ -67,8 +67,9 @@ class Heartbeat:
     def _wake(self) -> None:
         with self._changed:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="rota-heartbeat", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="rota-heartbeat", daemon=True)
+                thread.start()  # it may fail; one that did not start is none
+                self._thread = thread
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -170,8 +171,9 @@ class Watchdog:
             self._watched[grant] = None
             self._next = min(self._next, grant._deadline)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rota-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="rota-watchdog", daemon=True)
+                thread.start()  # it may fail; one that did not start is none
+                self._thread = thread
             self._changed.notify_all()
 
     def remove(self, grant: BaseGrant) -> bool:
@@ -197,8 +199,9 @@ class Watchdog:
         with self._changed:
             self._calls.append(function)
             if self._caller is None:
-                self._caller = threading.Thread(target=self._run_calls, name="rota-on-lost", daemon=True)
-                self._caller.start()
+                thread = threading.Thread(target=self._run_calls, name="rota-on-lost", daemon=True)
+                thread.start()  # it may fail; one that did not start is none
+                self._caller = thread
 
     def _run(self) -> None:
         while True:
@@ -226,7 +229,7 @@ class Watchdog:
                 function = self._calls.popleft()
             try:
                 function()
-            except Exception:
+            except BaseException:  # SystemExit, too, would end the thread that all on_lost functions share
                 import logging
 
                 logging.getLogger("rota").exception("an on_lost function failed")

@@ -67,8 +67,9 @@ class Keeper:
                 dropped = self._kept.popleft()
             self._kept.append(kept)
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="rota-keeper", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="rota-keeper", daemon=True)
+                thread.start()  # it may fail; one that did not start is none
+                self._thread = thread
             self._changed.notify_all()
         if dropped is not None:
             dropped.done("given up: too much is unsaid")

@@ -80,8 +80,9 @@ class Observers:
                 return
             self._events.append((hook, arguments))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rota-observers", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="rota-observers", daemon=True)
+                thread.start()  # it may fail; one that did not start is none
+                self._thread = thread
 
     def flush(self, seconds: float) -> bool:
         """Wait until every event queued so far was handed on, at most so long; return whether it was."""
@@ -100,7 +101,7 @@ class Observers:
             for implementation in getattr(self.manager.hook, hook).get_hookimpls():
                 try:
                     implementation.function(*(arguments[name] for name in implementation.argnames))
-                except Exception:
+                except BaseException:  # SystemExit, too, would end the thread that all observers share
                     import logging
 
                     logging.getLogger("rota").exception("the observer %r failed in %s", implementation.plugin_name, hook)

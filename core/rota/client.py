@@ -36,13 +36,14 @@ else:
 F = TypeVar("F", bound="Callable[..., Any]")
 G = TypeVar("G", bound=BaseGrant)
 
-_clients: weakref.WeakSet[_Base[Any]] = weakref.WeakSet()
+# engines, not clients: a grant keeps its engine alive when nobody has the client any more
+_engines: weakref.WeakSet[Engine[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     observers.reset()
-    for client in list(_clients):
-        client._engine.after_fork()
+    for engine in list(_engines):
+        engine.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -84,7 +85,7 @@ class _Base(Generic[G]):
         self.driver = driver
         self._engine: Engine[G] = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout)
         self._asks: dict[Any, _ask.Ask] = {}
-        _clients.add(self)
+        _engines.add(self._engine)
 
     def _full(self, name: str) -> str:
         check_text(name, "name", _ask.NAME_LIMIT)  # before the prefix could hide what is wrong with it
@@ -113,10 +114,12 @@ class _Base(Generic[G]):
         )
 
     def _window(self, name: str, schedule: Schedule | None, options: Any) -> _ask.Ask:
-        return self._cached(
-            ("window", name, schedule, *options.items(), *map(type, options.values())),
-            lambda: _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention),
-        )
+        def make() -> _ask.Ask:
+            return _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention)
+
+        if "planned" in options:  # another one each time; and the two 02:30 of a night that has two are equal keys
+            return make()
+        return self._cached(("window", name, schedule, *options.items(), *map(type, options.values())), make)
 
     def _once(self, name: str, per: Any, options: Any) -> _ask.Ask:
         return self._cached(

@@ -165,7 +165,7 @@ class SqliteDriver(Driver):
         connection = None
         try:
             connection, opened = self._take(deadline)
-            connection.execute(f"PRAGMA busy_timeout = {int(_left(deadline) * 1000)}")
+            connection.execute(f"PRAGMA busy_timeout = {min(int(_left(deadline) * 1000), 2**31 - 1)}")
             yield connection
         except sqlite3.Error as error:
             if connection is not None:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
 import subprocess
+import sys
+import threading
 import uuid
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 import rota
@@ -118,3 +123,37 @@ def test_F2_a_file_without_permission_to_write_is_no_outage(tmp_path_factory, fi
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("refused:"), done.stderr
     assert "--url" in done.stdout
+
+
+def test_the_two_half_past_two_of_one_night_are_two_planned_instants(name):
+    berlin = ZoneInfo("Europe/Berlin")
+    night = datetime(2026, 10, 25, 2, 30, tzinfo=berlin)
+    with rota.connect("memory://") as client:
+        client.driver.store.clock = lambda: 1_792_890_000_000_000  # 01:40 UTC, after both
+        first = client.try_window(name, rota.Every("1h"), planned=night)
+        first.handled()
+        second = client.try_window(name, rota.Every("1h"), planned=night.replace(fold=1))
+        assert second.slot.start - first.slot.start == 3600 * 1_000_000
+
+
+def test_L10_a_grant_whose_client_nobody_has_any_more_is_not_held_in_a_child(name):
+    grant = rota.connect("memory://").try_lease(name)
+    gc.collect()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, b"lost" if grant.lost else b"held")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 10) == b"lost"
+    assert not grant.lost
+    grant.release()
+
+
+def test_an_on_lost_that_exits_takes_no_other_with_it(name):
+    now, told = [1000.0], threading.Event()
+    with rota.connect("memory://", clock=lambda: now[0]) as client:
+        client.try_lease(name, on_lost=lambda grant: sys.exit(1))
+        client.try_lease(name + "2", on_lost=lambda grant: told.set())
+        now[0] += 60
+        assert told.wait(10)

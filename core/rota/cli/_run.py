@@ -166,7 +166,7 @@ class _Run:
                 child.send(signal.SIGTERM)
             if now >= kill_at:
                 child.send(signal.SIGKILL)  # again at every look: processes that were just being made may have missed it
-            look = FOREVER if left == FOREVER else LOOK if lost else min(LOOK, left - grace)
+            look = 1.0 if left == FOREVER else LOOK if lost else min(LOOK, left - grace)
             signals.wait(min(look, kill_at - now) if now < kill_at else LOOK)
         child.take_terminal()
         if child.ending:
