@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 
@@ -16,6 +17,11 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "rota")
 # No ROTA_… variable of the shell reaches a test or what it starts, except those that are meant for the tests.
 for name in [name for name in os.environ if name.startswith("ROTA_") and not name.startswith("ROTA_TEST")]:
     del os.environ[name]
+
+# A runner that was started in the background, or with nohup, ignores some signals, and so would all that the tests start.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # The conformance suite's own, for tests/conformance: pytest takes plug-ins from the top-level conftest only.
 pytest_plugins = ["rota.testing.plugin"]
