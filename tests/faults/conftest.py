@@ -16,36 +16,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import rota
 from rota._clock import monotonic
 from rota._io import BlockingIo, NativeIo, ThreadedIo
 from rota.backend import (
-    Answer,
-    AsyncDriver,
-    Claim,
     Driver,
-    Now,
-    Override,
     Record,
-    Renewal,
-    Renewed,
-    Settled,
-    Settlement,
-    WriteBack,
 )
 from rota.client import AsyncClient, Client, _on_loop
-from rota.errors import OutcomeUnknown, Unavailable
 from rota.grant import AsyncGrant, Grant
 from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore, wall_clock
 from rota.sqlite import SqliteDriver
+from rota.testing.faulty import EVER, HUNG, REFUSED, REPLY_LOST, REQUEST_LOST, STUCK, Fault, FaultyDriver, FaultyTwin
 
-EVER = float("inf")
 _numbers = itertools.count(1)
 
 
@@ -69,203 +58,6 @@ async def reached(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within 10s: {inspect.getsource(condition).strip()}"
         await asyncio.sleep(0.005)
-
-
-# -- a store that fails when it is told to
-
-
-class Fault(NamedTuple):
-    """What befalls one call.
-
-    Attributes:
-        wait: Seconds before the request reaches the store; `EVER`: until the call's timeout (then its outcome is unknown) or `back`.
-        apply: Whether the store applies it.
-        stuck: It is neither applied nor lost: it reaches the store when the test calls `deliver`. The caller learns nothing.
-        error: What the caller gets instead of the answer.
-        then: Called when the store has decided, before the caller gets the answer.
-        linger: Seconds from there until the caller gets the answer, or until `back`.
-    """
-
-    wait: float = 0.0
-    apply: bool = True
-    stuck: bool = False
-    error: type[Exception] | None = None
-    then: Callable[[], object] | None = None
-    linger: float = 0.0
-
-
-REFUSED = Fault(apply=False, error=Unavailable)  # connection refused: nothing applied, and the caller knows
-REQUEST_LOST = Fault(apply=False, error=OutcomeUnknown)
-REPLY_LOST = Fault(apply=True, error=OutcomeUnknown)
-STUCK = Fault(apply=False, stuck=True, error=OutcomeUnknown)
-HUNG = Fault(wait=EVER, apply=False, error=OutcomeUnknown)
-
-
-class FaultyDriver(Driver):
-    """A real driver behind a network that fails on demand.
-
-    Attributes:
-        inner: The real driver: never fails on demand.
-        calls: Every call that was tried: verb, request, timeout.
-    """
-
-    def __init__(self, inner: Driver) -> None:
-        self.inner = inner
-        self.capabilities = inner.capabilities
-        self.calls: list[tuple[str, Any, float]] = []
-        self._planned: list[tuple[frozenset[str], Fault]] = []
-        self._standing: tuple[frozenset[str], Fault] | None = None
-        self._stuck: list[tuple[str, Any]] = []
-        self._lock = threading.Lock()
-        self._is_back = threading.Event()
-
-    def once(self, verbs: str, fault: Fault, times: int = 1) -> None:
-        """Let the fault befall the next calls of these verbs (parted by spaces)."""
-        self._planned += [(frozenset(verbs.split()), fault)] * times
-
-    def away(self, fault: Fault = REFUSED, verbs: str = "") -> None:
-        """Let it befall every call (of these verbs) until `back`."""
-        self._is_back.clear()
-        self._standing = (frozenset(verbs.split()), fault)
-
-    def back(self) -> None:
-        """End every fault, those that wait now too."""
-        self._standing = None
-        self._planned.clear()
-        self._is_back.set()
-
-    def deliver(self) -> list[Any]:
-        """Let the stuck requests arrive; return the answers that nobody gets."""
-        stuck, self._stuck = self._stuck, []
-        return [getattr(self.inner, verb)(request, 5.0) for verb, request in stuck]
-
-    def count(self, verb: str) -> int:
-        """Return how often a verb was tried."""
-        return sum(call[0] == verb for call in self.calls)
-
-    def meet(self, verb: str, request: object, timeout: float) -> Fault:
-        """Note a call and return what befalls it."""
-        with self._lock:
-            self.calls.append((verb, request, timeout))
-            for entry in self._planned:
-                if verb in entry[0]:
-                    self._planned.remove(entry)
-                    return entry[1]
-            if self._standing is not None and (not self._standing[0] or verb in self._standing[0]):
-                return self._standing[1]
-        return Fault()
-
-    def reach(self, fault: Fault, verb: str, request: object, timeout: float) -> None:
-        """Raise for a request that never reaches the store; the time to wait is over."""
-        if fault.wait >= timeout and not self._is_back.is_set():
-            raise OutcomeUnknown(f"{verb}: no answer within {timeout:g}s")
-        if fault.stuck:
-            self._stuck.append((verb, request))
-        if not fault.apply and fault.error is not None and not (fault.wait and self._is_back.is_set()):
-            if fault.then is not None:
-                fault.then()
-            raise fault.error(f"{verb}: lost on its way")
-
-    def answer(self, fault: Fault, verb: str, answer: Any) -> Any:
-        """Hand on the answer, or lose it."""
-        if fault.then is not None:
-            fault.then()
-        if fault.apply and fault.error is not None:
-            raise fault.error(f"{verb}: the reply was lost")
-        return answer
-
-    def _call(self, verb: str, request: Any, timeout: float, *arguments: Any, **options: Any) -> Any:
-        fault = self.meet(verb, request, timeout)
-        if fault.wait:
-            self._is_back.wait(min(fault.wait, timeout))
-        self.reach(fault, verb, request, timeout)
-        answer = getattr(self.inner, verb)(*arguments, timeout, **options)
-        if fault.linger:
-            self._is_back.wait(fault.linger)
-        return self.answer(fault, verb, answer)
-
-    def claim(self, claim: Claim, timeout: float) -> Answer:
-        return self._call("claim", claim, timeout, claim)
-
-    def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
-        return self._call("renew", renewals, timeout, renewals)
-
-    def settle(self, settlement: Settlement, timeout: float) -> Settled:
-        return self._call("settle", settlement, timeout, settlement)
-
-    def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
-        return self._call("read", name, timeout, name)
-
-    def list(self, prefix: str, timeout: float, *, after: str = "", limit: int = 1000) -> list[Record]:
-        return self._call("list", prefix, timeout, prefix, after=after, limit=limit)
-
-    def forget(self, name: str, timeout: float) -> bool:
-        return self._call("forget", name, timeout, name)
-
-    def now(self, timeout: float) -> Now | None:
-        return self._call("now", None, timeout)
-
-    def watch(self, name: str, owner: str, timeout: float) -> bool:
-        return self._call("watch", (name, owner), timeout, name, owner)
-
-    def override(self, override: Override, timeout: float) -> Settled:
-        return self._call("override", override, timeout, override)
-
-    def record(self, write_back: WriteBack, timeout: float) -> Settled:
-        return self._call("record", write_back, timeout, write_back)
-
-    def sweep(self, limit: int, timeout: float) -> int:
-        return self._call("sweep", limit, timeout, limit)
-
-    def facts(self, timeout: float) -> Any:
-        return self._call("facts", None, timeout)
-
-    def schema(self, **options: str) -> str:
-        return self.inner.schema(**options)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self.inner.after_fork()
-
-
-class FaultyTwin(AsyncDriver):
-    """The same network in front of a native async driver."""
-
-    def __init__(self, driver: FaultyDriver, twin: AsyncDriver) -> None:
-        self._driver = driver
-        self._twin = twin
-
-    async def _call(self, verb: str, request: Any, timeout: float, *arguments: Any) -> Any:
-        driver = self._driver
-        fault = driver.meet(verb, request, timeout)
-        await self._wait(min(fault.wait, timeout))
-        driver.reach(fault, verb, request, timeout)
-        answer = await getattr(self._twin, verb)(*arguments, timeout)
-        await self._wait(fault.linger)
-        return driver.answer(fault, verb, answer)
-
-    async def _wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while seconds and not self._driver._is_back.is_set() and (left := deadline - time.monotonic()) > 0:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(min(left, 0.005))
-
-    async def claim(self, claim: Claim, timeout: float) -> Answer:
-        return await self._call("claim", claim, timeout, claim)
-
-    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
-        return await self._call("settle", settlement, timeout, settlement)
-
-    async def now(self, timeout: float) -> Now | None:
-        return await self._call("now", None, timeout)
-
-    async def watch(self, name: str, owner: str, timeout: float) -> bool:
-        return await self._call("watch", (name, owner), timeout, name, owner)
-
-    async def close(self) -> None:
-        await self._twin.close()
 
 
 # -- clocks
