@@ -307,7 +307,7 @@ class Every(Schedule):
 
     __slots__ = ("period", "phase")
 
-    def __init__(self, period: float | str | timedelta, *, anchor: datetime | str | int | None = None) -> None:
+    def __init__(self, period: float | str | timedelta, *, anchor: datetime | str | float | None = None) -> None:
         self.period = duration(period, "every")
         if self.period < MILLISECOND:
             raise ConfigurationError(f"every={period!r} is less than the least interval, 1ms")

@@ -48,11 +48,11 @@ RETENTION = 30 * DAY
 HOOKS = ("async_driver", "clock", "driver", "hang", "pass_time", "raw", "url")
 
 
-class NotRun(pytest.skip.Exception):
+class NotRun(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # pytest sets it at run time
     """The test could not be run here: no server, or a hook that the class does not give."""
 
 
-class RefusedHere(pytest.skip.Exception):
+class RefusedHere(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # as above
     """The backend does not offer what the clause is about, and says so with `NotSupported`."""
 
 
@@ -206,6 +206,21 @@ class Clauses:
         """Return a ttl to be outlived."""
         ttl = max(300_000, face.capabilities.min_ttl)
         return ttl + -ttl % face.capabilities.ttl_step
+
+    def soon(self) -> float:
+        """Return a timeout, in seconds, that a test waits for to be over: short, and enough for a store that answers."""
+        return 0.15 if self.clock is not None else 0.4
+
+    async def work(self, face: Face, client: Any, seconds: float, step: float) -> None:
+        """Let so much time pass while the client's heartbeat goes on, which has something to do every ``step`` seconds."""
+        if self.clock is None:
+            await face.sleep(seconds)
+            return
+        heartbeat = client._engine.heartbeat
+        for _ in range(round(seconds / step)):
+            self.clock.leap(round(step * SECOND))
+            heartbeat._wake()  # its thread waits in real time
+            await face.until(lambda: all(grant._due > client._engine.clock() for grant in heartbeat.held()), what="renewals")
 
     def lease(self, face: Face, name: str, **changes: Any) -> Claim:
         """Return a claim for a lease, by a fresh owner."""

@@ -226,15 +226,14 @@ class Slots(Clauses):
             (ValueError("no"), False),
             (KeyboardInterrupt(), False),
         ):
-            name = self.fresh()
+            name, came_out = self.fresh(), None
             try:
                 async with face.enter(client.window(name, planned=planned)):
                     if error is not None:
                         raise error
             except BaseException as left:
-                assert left is error, "an exception that leaves the body was swallowed"
-            else:
-                assert error is None
+                came_out = left
+            assert came_out is error, "what leaves the body leaves the block, and nothing else does"
             record = await self.known(face, name)
             assert (record.mark is not None, record.outcome) == (handled, HANDLED if handled else FAILED), repr(error)
             assert record.owner == ""

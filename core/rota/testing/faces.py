@@ -9,10 +9,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota import _registry
 from rota.backend import (
     Answer,
     AsyncDriver,
@@ -40,8 +38,6 @@ BLOCKING, ASYNC = "blocking", "async"
 #: The timeout of a verb whose own speed is not what a test is about, seconds.
 PATIENCE = 10.0
 
-_schemes = count(1)
-
 
 async def done(value: Any) -> Any:
     """Return what a client's method gives, awaited on the async face."""
@@ -56,6 +52,9 @@ def stepped(coroutine: Coroutine[Any, Any, None]) -> None:
         return
     coroutine.close()
     raise RuntimeError("on the blocking face a test may only await what does not suspend: use the face's own sleep, until and verbs")
+
+
+T = TypeVar("T")
 
 
 class Face:
@@ -179,7 +178,7 @@ class Face:
         """As `Driver.sweep`."""
         return await self.call(self.driver.sweep, limit, PATIENCE)
 
-    async def call(self, verb: Callable[..., Any], *arguments: Any) -> Any:
+    async def call(self, verb: Callable[..., T], *arguments: Any) -> T:
         """Call something that blocks: in place, or from a thread beside the loop, as rota does."""
         return await asyncio.to_thread(verb, *arguments) if self.is_async else verb(*arguments)
 
@@ -196,12 +195,7 @@ class Face:
         wired = _Wired(inner, self._suite.async_driver(inner))
         if self._suite.clock is not None:
             options.setdefault("clock", self._suite.clock.local)
-        scheme = f"conformance-{next(_schemes)}"
-        _registry._loaded[scheme] = wired  # what the registry would hold, had an entry point named it
-        try:
-            client: Any = (connect_async if self.is_async else connect)(Url(scheme, "", {}), **options)
-        finally:
-            del _registry._loaded[scheme]
+        client: Any = (connect_async if self.is_async else connect)(wired, **options)
         self._clients.append(client)
         return client
 

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+"""The suite's plug-in and ``rota conform``, each in an interpreter of its own, as an author of a backend runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rota
+
+CORE = str(Path(rota.__file__).parents[1])
+
+MINE = """
+import pytest
+import rota.testing
+from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore
+
+class TestMine(rota.testing.Conformance):
+    @pytest.fixture(autouse=True)
+    def store(self):
+        self._store = MemoryStore()
+
+    def driver(self):
+        return MemoryDriver(self._store)
+
+    def async_driver(self, driver):
+        return AsyncMemoryDriver(driver)
+"""
+
+WRONG = """
+class Wrong(MemoryDriver):
+    def forget(self, name, timeout):
+        return self.store.records.pop(name, None) is not None
+"""
+
+#: A distribution with a backend whose server never answers.
+AWAY = """
+from rota.backend import Backend
+from rota.errors import ConfigurationError, Unavailable
+from rota.memory import MemoryDriver, MemoryStore
+
+class AwayDriver(MemoryDriver):
+    def read(self, name, timeout):
+        if self.wrong:
+            raise ConfigurationError("wrong password for 'conform'")
+        raise Unavailable("connection refused by store.example:1")
+
+class AwayBackend(Backend):
+    contract = 1
+    options = {"wrong": "pretend that the password is wrong"}
+
+    def driver(self, url):
+        driver = AwayDriver(MemoryStore())
+        driver.wrong = "wrong" in url.options
+        return driver
+"""
+
+
+def python(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ROTA_"))}
+    path = os.pathsep.join([CORE, str(folder)])
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=kept | {"PYTHONPATH": path} | environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def run(folder: Path, text: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """Run a test file with the plug-in loaded by a conftest; return what pytest said, and the report."""
+    (folder / "conftest.py").write_text('pytest_plugins = ["rota.testing.plugin"]\n')
+    (folder / "test_mine.py").write_text(text)
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rota-report", "report.json", *arguments, folder=folder)
+    report = folder / "report.json"
+    return done, json.loads(report.read_text()) if report.exists() else None
+
+
+def test_the_report_says_what_each_clause_came_to(tmp_path: Path) -> None:
+    done, report = run(tmp_path, MINE, "-k", "L3 or W3b or capability_schema or F1")
+    assert done.returncode == 0, done.stdout
+    assert "2 refused" in done.stdout
+    assert "not run" in done.stdout
+    assert (report["rota"], report["contract"]) == (rota.__version__, rota.CONTRACT)
+    (mine,) = report["runs"]
+    assert (mine["suite"], mine["server"]) == ("TestMine", "embedded")
+    assert mine["capabilities"]["verbs"] == ["facts", "override", "record", "sweep", "watch"]
+    assert {clause: found["result"] for clause, found in mine["clauses"].items()} == {
+        "L3": "passed",
+        "W3b": "passed",
+        "F1": "passed",
+        "capability schema": "refused",
+    }
+    tests = mine["clauses"]["L3"]["tests"]
+    assert tests["test_L3_a_renewal_sets_the_remaining_time[blocking]"] == {"result": "passed"}
+    assert tests["test_L3_a_renewal_sets_the_remaining_time[async]"] == {"result": "passed"}
+    assert tests["test_L3_at_the_very_instant_of_expiry_a_renewal_is_late[async]"]["result"] == "not run"
+
+
+def test_a_standard_test_is_not_overridden_in_silence(tmp_path: Path) -> None:
+    silent = "\n    async def test_L3_only_the_owner_renews(self, face):\n        pass\n"
+    gone = "\n    test_L3_only_the_owner_renews = None\n"
+    lame = '\n    @pytest.mark.xfail(reason=" ")\n    async def test_L3_only_the_owner_renews(self, face):\n        pass\n'
+    weaker = "\n    async def crash(self, face, claim):\n        pass\n"
+    for override, culprit in ((silent, "L3_only"), (gone, "L3_only"), (lame, "L3_only"), (weaker, "crash")):
+        done, _ = run(tmp_path, MINE + override, "-k", "L3")
+        assert done.returncode == 2, done.stdout
+        assert culprit in done.stdout
+
+
+def test_a_known_failure_has_a_reason_and_is_a_failure_in_the_report(tmp_path: Path) -> None:
+    known = """
+    @pytest.mark.xfail(reason="renewals go by name here")
+    async def test_L3_only_the_owner_renews(self, face):
+        raise AssertionError
+"""
+    done, report = run(tmp_path, MINE + known, "-k", "L3_only or L4_nobody")
+    assert done.returncode == 0, done.stdout
+    clauses = report["runs"][0]["clauses"]
+    assert clauses["L4"]["result"] == "passed"
+    assert clauses["L3"]["result"] == "failed"
+    assert clauses["L3"]["tests"]["test_L3_only_the_owner_renews[async]"]["why"] == "known: renewals go by name here"
+
+
+def test_a_backend_that_is_wrong_fails_the_session_and_the_report(tmp_path: Path) -> None:
+    wrong = MINE.replace("return MemoryDriver(self._store)", "return Wrong(self._store)") + WRONG
+    done, report = run(tmp_path, wrong, "-k", "R2")
+    assert done.returncode == 1
+    assert "there is no record of" in done.stdout, "asserts say what they compared"
+    assert report["runs"][0]["clauses"]["R2"]["result"] == "failed"
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Path:
+    """A folder with the distribution whose server is away."""
+    (tmp_path / "rota_away.py").write_text(AWAY)
+    info = tmp_path / "rota_away-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rota-away\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rota.backends]\naway = rota_away:AwayBackend\n")
+    return tmp_path
+
+
+def test_conform_says_not_run_when_no_server_answers(away: Path) -> None:
+    done = python("-m", "rota", "conform", "away://store.example:1", "--report", "out.json", folder=away)
+    assert done.returncode == 115, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "connection refused" in done.stderr
+    assert "0 passed, 0 refused, 0 failed" in done.stdout
+    clauses = json.loads((away / "out.json").read_text())["runs"][0]["clauses"]
+    assert {found["result"] for found in clauses.values()} == {"not run"}
+    assert {"L1", "W12", "R3", "F5"} <= set(clauses)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["away://store.example?wrong=1"], "wrong password"),
+        (["away://store.example?wron=1"], "did you mean 'wrong'"),
+        (["sqllite:///x"], "did you mean 'sqlite'"),
+        (["no url"], "scheme"),
+        ([], "URL"),
+        (["memory://", "--reprt", "x"], "--report"),
+    ],
+)
+def test_conform_refuses_what_is_wrong_in_one_line(arguments: list[str], named: str, away: Path) -> None:
+    done = python("-m", "rota", "conform", *arguments, folder=away)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert named in done.stderr
+
+
+def test_conform_without_pytest_names_the_extra(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pytest'] = None; from rota.cli import main; sys.exit(main(['conform', 'memory://']))"
+    done = python("-c", program, folder=tmp_path)
+    assert done.returncode == 2
+    assert "rota[testing]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rota_without_the_suite_imports_neither_pytest_nor_hypothesis(tmp_path: Path) -> None:
+    program = "import sys, rota, rota.client, rota.sqlite, rota.cli; print({'pytest', 'hypothesis', 'rota.testing'} & set(sys.modules))"
+    assert python("-c", program, folder=tmp_path).stdout.strip() == "set()"
