@@ -9,7 +9,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import timedelta
 
-MICROSECOND = 1
 MILLISECOND = 1_000
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
