@@ -120,8 +120,8 @@ def _is_used_up(record: Record, request: Claim) -> bool:
 
 
 def _close(record: Record, now: int, at: Now) -> tuple[Answer, Record | None]:
-    """W3c: the last attempt crashed, so its owner could not close the slot."""
-    closed = record._replace(owner="", expires_at=0, mark=record.slot_start, outcome=GAVE_UP, settled_at=now)
+    """W3c: the last attempt ran out, and its owner did not close the slot. It may still settle, since nobody was granted more (W3a)."""
+    closed = record._replace(mark=record.slot_start, outcome=GAVE_UP, settled_at=now)
     return Answer(HANDLED, closed, at), closed
 
 
@@ -260,32 +260,44 @@ def override(record: Record | None, request: Override, now: int) -> tuple[Settle
 
 
 def write_back(record: Record | None, request: WriteBack, now: int) -> tuple[Settled, Record | None]:
-    """Record a slot that ran degraded (F3)."""
+    """Record a slot that ran degraded (F3): the mark moves up; an owner that has not settled, live or run out, keeps its grant (W3a)."""
     at = (now, now)
-    start = request.slot_start
-    if record is not None and record.kind not in ("", request.kind):
+    start, end = request.slot_start, request.slot_end
+    if record is None or not record.kind:
+        found = record or Record(request.name)
+        written = found._replace(
+            kind=request.kind,
+            schedule=request.schedule,
+            zone_data=request.zone_data,
+            token=found.token or now,
+            label=request.label,
+            mark=start,
+            slot_start=start,
+            slot_end=end,
+            outcome=DEGRADED,
+            settled_at=now,
+            keep_until=max(found.keep_until, max(end or start, now) + request.retention),
+        )
+        return Settled(True, written, at, HANDLED), written
+    if record.kind != request.kind:
         return Settled(False, record, at), None
-    live = is_live(record, now)
-    if record is not None and record.kind == ROLLING and (live or (record.slot_end or 0) >= (request.slot_end or 0)):
+    if record.kind == ROLLING and (is_live(record, now) or (record.slot_end or 0) >= (end or 0)):
         return Settled(False, record, at), None
-    if record is not None and record.mark is not None and record.mark >= start:
-        return Settled(True, record, at, HANDLED), None
-    if record is not None and live:
-        marked = record._replace(mark=start)
-        return Settled(True, marked, at, HANDLED), marked
-    found = record._replace(owner="", expires_at=0) if record is not None else Record(request.name)
-    newer = found.slot_start is None or found.slot_start <= start
-    written = found._replace(
-        kind=request.kind,
-        schedule=request.schedule or found.schedule,
-        zone_data=request.zone_data or found.zone_data,
-        token=next_token(record, now) if record is None or not record.token else record.token,
-        label=request.label if newer else found.label,
-        mark=start,
-        slot_start=start if newer else found.slot_start,
-        slot_end=request.slot_end if newer else found.slot_end,
-        outcome=DEGRADED if newer else found.outcome,
-        settled_at=now,
-        keep_until=max(found.keep_until, max(request.slot_end or start, now) + request.retention),
-    )
-    return Settled(True, written, at, HANDLED), written
+    mark, prior_mark = record.mark, record.prior_mark
+    if mark is None or mark < start:
+        mark = start
+    elif record.outcome == SEALED and mark == record.slot_start:
+        prior_mark = start if prior_mark is None else max(prior_mark, start)  # what `unused` falls back to (W3b)
+    written = record._replace(mark=mark, prior_mark=prior_mark, keep_until=max(record.keep_until, (end or start) + request.retention))
+    newer = record.slot_start is None or record.slot_start <= start
+    if mark != record.mark and newer and (not record.owner or record.kind == ROLLING):
+        written = written._replace(
+            schedule=request.schedule or record.schedule,
+            zone_data=request.zone_data or record.zone_data,
+            label=request.label,
+            slot_start=start,
+            slot_end=end,
+            outcome=DEGRADED,
+            settled_at=now,
+        )
+    return Settled(True, written, at, HANDLED), None if written == record else written

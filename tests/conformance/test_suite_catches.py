@@ -444,6 +444,14 @@ mutant(
 mutant("W3c", "attempts go on in the next slot", granted(lambda b, w, q: w._replace(attempts=b.attempts + 1) if b else w))
 mutant("W3c", "giving up does not close the slot", settled(lambda r, q, w, a: w._replace(mark=r.mark) if q.result == GAVE_UP else w))
 mutant("W3c", "a crashed last attempt is granted once more", (rules, "_is_used_up", lambda record, request: False))
+
+
+def close_and_end(right: Any, record: Record, now: int, at: Any) -> tuple[Answer, Record]:
+    closed = right(record, now, at)[1]._replace(owner="", expires_at=0)
+    return Answer(HANDLED, closed, at), closed
+
+
+mutant("W3c", "closing the slot of a crashed owner ends its grant", rule("_close")(close_and_end))
 mutant("W3c", "one attempt too few", (rules, "_is_used_up", lambda record, request: 0 < request.max_attempts <= record.attempts + 1))
 
 
@@ -621,6 +629,28 @@ mutant(
     "F3",
     "a write-back does not ask for the kind",
     rule("write_back")(lambda right, r, q, now: right(r and r._replace(kind=q.kind), q, now)),
+)
+mutant(
+    "F3",
+    "a write-back ends the grant of an owner that ran out",
+    rule("write_back")(lambda right, r, q, now: right(r and (r if r.expires_at > now else r._replace(owner="", expires_at=0)), q, now)),
+)
+mutant(
+    "F3",
+    "an unused seal takes back what was written back",
+    rule("write_back")(
+        lambda right, r, q, now: (
+            (a := right(r, q, now))[0],
+            a[1] and (a[1] if a[1].mark != (r and r.mark) else a[1]._replace(prior_mark=None)),
+        )
+    ),
+)
+mutant(
+    "F3",
+    "a write-back does not keep the record for longer",
+    rule("write_back")(
+        lambda right, r, q, now: ((a := right(r, q, now))[0], a[1] and (a[1]._replace(keep_until=r.keep_until) if r else a[1]))
+    ),
 )
 mutant("F4", "there is no breaker", (_breaker.Breaker, "admits", lambda self, now: True))
 mutant("F5", "an unconfirmed success is dropped", (_engine.Engine, "_keep", lambda self, grant, settlement: None))

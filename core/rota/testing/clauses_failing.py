@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rota.backend import DEGRADED, FAILED, HANDLED, RELEASED, ROLLING, WINDOW, Renewal, Settlement, WriteBack
+from rota.backend import DEGRADED, FAILED, HANDLED, RELEASED, ROLLING, UNUSED, WINDOW, Renewal, Settlement, WriteBack
 from rota.duration import DAY, HOUR, SECOND
 from rota.errors import Busy, ConfigurationError, LeaseLost, NotAcquired, OutcomeUnknown, RotaError, Unavailable, Unrecorded
 from rota.schedule import Every
@@ -186,6 +186,37 @@ class Failing(Clauses):
             assert (record.slot_start, record.mark) == (won.slot_start, self.slot(face, number)[0])
         assert await self.renewed(face, held)
         assert (await self.end(face, held, HANDLED)).applied
+
+    async def test_F3_an_owner_that_ran_out_may_still_settle_after_a_write_back(self, face: Face) -> None:
+        await self.check_windows(face)
+        await self.needs(face, "record")
+        for number, mark in ((0, 0), (-1, 0), (1, 1)):
+            late = self.window(face, self.fresh(), 0)
+            await self.crash(face, late)
+            assert (await face.write_back(self._write_back(face, late.name, number))).applied
+            settled = await self.end(face, late, HANDLED)
+            assert (settled.applied, settled.result, settled.expired) == (True, HANDLED, True)  # W3a: no later grant was made
+            assert (await self.known(face, late.name)).mark == self.slot(face, mark)[0]
+
+    async def test_F3_an_unused_seal_does_not_take_back_what_was_written_back(self, face: Face) -> None:
+        await self.check_windows(face)
+        await self.needs(face, "record")
+        for number in (0, -1, 1):
+            sealed = self.window(face, self.fresh(), 0, seal=True)
+            await self.win(face, sealed)
+            assert (await face.write_back(self._write_back(face, sealed.name, number))).applied
+            assert (await self.end(face, sealed, UNUSED)).applied
+            assert (await self.known(face, sealed.name)).mark == self.slot(face, number)[0]
+
+    async def test_F3_a_write_back_keeps_the_record_for_its_retention(self, face: Face) -> None:
+        await self.check_windows(face)
+        await self.needs(face, "record")
+        name = self.fresh()
+        for number in (0, -1):
+            request = self._write_back(face, name, number, retention=RETENTION * (1 - number))
+            await face.write_back(request)
+            kept = self.slot(face, number)[1] + request.retention
+            assert (await self.known(face, name)).keep_until >= kept
 
     async def test_F3_a_write_back_of_another_kind_changes_nothing(self, face: Face) -> None:
         await self.check_windows(face)

@@ -399,7 +399,7 @@ class Times(Clauses):
         answer = await face.claim(self.rolling(face, sealed.name, max_attempts=2))
         assert answer.verdict == HANDLED
         record = await self.known(face, sealed.name)
-        assert (record.outcome, record.owner) == (GAVE_UP, "")
+        assert (record.mark, record.outcome) == (record.slot_start, GAVE_UP)
 
     async def test_W12_through_the_client(self, face: Face) -> None:
         client, name = face.connect(), self.fresh()

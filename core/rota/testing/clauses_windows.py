@@ -345,12 +345,18 @@ class Slots(Clauses):
         first = self.window(face, self.fresh(), max_attempts=2)
         await self.win(face, first)
         await self.end(face, first, FAILED)
-        await self.crash(face, self.window(face, first.name, max_attempts=2))
+        crashed = self.window(face, first.name, max_attempts=2)
+        await self.crash(face, crashed)
         answer = await face.claim(self.window(face, first.name, max_attempts=2))
         assert answer.verdict == HANDLED
         record = await self.known(face, first.name)
-        assert (record.mark, record.outcome, record.owner) == (first.slot_start, GAVE_UP, "")
+        assert (record.mark, record.outcome) == (first.slot_start, GAVE_UP)
         assert answer.record == record
+        # it was no crash after all, and nobody was granted more (W3a)
+        settled = await self.end(face, crashed, HANDLED)
+        assert (settled.applied, settled.result, settled.expired) == (True, HANDLED, True)
+        record = await self.known(face, first.name)
+        assert (record.mark, record.outcome, record.owner) == (first.slot_start, HANDLED, "")
 
     async def test_W3c_a_live_last_attempt_is_left_alone(self, face: Face) -> None:
         claim = self.window(face, self.fresh(), max_attempts=1)
