@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 
-from . import history
 from ._ask import Ask
 from ._breaker import Breaker
 from ._clock import StoreClock
@@ -20,11 +19,10 @@ from ._io import Io
 from ._keeper import Keeper, Kept, Sweeper
 from ._local import LocalRuns
 from ._observers import observers
+from ._settling import FORKED, settle
 from .backend import (
     BUSY,
-    FAILED,
     FINISHED,
-    GAVE_UP,
     HANDLED,
     LATE,
     LEASE,
@@ -36,13 +34,11 @@ from .backend import (
     Answer,
     Driver,
     Record,
-    Settled,
     Settlement,
-    WriteBack,
 )
 from .duration import SECOND
-from .errors import ConfigurationError, LeaseLost, OutcomeUnknown, Unavailable, Unrecorded
-from .grant import NEVER, SETTLED, BaseGrant
+from .errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
+from .grant import NEVER, BaseGrant
 from .policy import MOST_EARLY
 from .schedule import Slot
 from .verdict import UNAVAILABLE, Refused, text
@@ -62,23 +58,29 @@ FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 #: The longest that one watch runs, so that a waiter notices an expiry that nobody announces (seconds).
 LONGEST_WATCH = 5.0
 
-FORKED = "a forked child holds nothing: the parent has the lease (L10)"
-
 
 class Engine(Generic[G]):
     """The state of one client: the store's clock as far as known, the heartbeat, the keeper, the breaker, the local memory."""
 
-    def __init__(self, driver: Driver, io: Io, grant_type: type[G], label: Callable[[], str], clock: Callable[[], float], timeout: float):
+    def __init__(
+        self,
+        driver: Driver,
+        io: Io,
+        grant_type: type[G],
+        make_label: Callable[[], str],
+        clock: Callable[[], float],
+        timeout: float,
+    ) -> None:
         self.driver = driver
         self.io = io
         self.clock = clock
         self.timeout = timeout
         self._grant_type = grant_type
-        self._make_label = label
-        self._label = label()
+        self._make_label = make_label
+        self.label = make_label()
         self.store_clock = StoreClock()
         self.sweeper = Sweeper(driver, clock)
-        self.heartbeat = Heartbeat(driver, clock, self._observe, self.sweeper)
+        self.heartbeat = Heartbeat(driver, clock, self._observe, self.warn, self.sweeper)
         self.watchdog = Watchdog(clock)
         self.keeper = Keeper(driver, clock, timeout)
         self.breaker = Breaker()
@@ -118,12 +120,12 @@ class Engine(Generic[G]):
         expires_in = (record.expires_at - now) / SECOND + 0.001 if record is not None and now is not None else pause
         if record is not None and "watch" in self.driver.capabilities.verbs:
             try:
-                await self._io(self.io.watch, busy.name, record.owner, max(0.001, min(left, expires_in, LONGEST_WATCH)))
+                await self.call(self.io.watch, busy.name, record.owner, max(0.001, min(left, expires_in, LONGEST_WATCH)))
                 return FIRST_PAUSE
             except Unavailable:
                 pass  # the store can't wake us: look again after a pause
         # a random part keeps waiters from asking in step
-        await self._io(self.io.sleep, max(0.001, min(left, expires_in, pause * (1 - os.urandom(1)[0] / 850))))
+        await self.call(self.io.sleep, max(0.001, min(left, expires_in, pause * (1 - os.urandom(1)[0] / 850))))
         return min(pause * GROWTH, LONGEST_PAUSE)
 
     async def _claim(self, ask: Ask) -> G | Refused:
@@ -153,7 +155,7 @@ class Engine(Generic[G]):
                 now = store_clock.now(sent)
                 slot = ask.aim(now, back)
                 apply_until = now + int(left * SECOND)
-                claim = ask.claim(owner, self._label, slot, apply_until, back)
+                claim = ask.claim(owner, self.label, slot, apply_until, back)
                 try:
                     answer = io.claim(claim, left)
                     if io.suspends:
@@ -162,7 +164,7 @@ class Engine(Generic[G]):
                     unknown, ghost_until = True, apply_until
                     if deadline - clock() < 0.01:
                         raise
-                    await self._io(io.sleep, min(0.02, left / 4))
+                    await self.call(io.sleep, min(0.02, left / 4))
                     ready = clock()
                     continue  # L7: resolved by the same claim again, which wins, finds, or is refused
                 ready = clock()
@@ -177,7 +179,12 @@ class Engine(Generic[G]):
                     if unknown and answer.record is not None:
                         # found again, it has run since an earlier request was applied, and so does its deadline (L5)
                         sent = first if answer.now is None else sent - max(0, answer.now[1] - answer.record.granted_at) / SECOND
-                    grant = self._won(ask, owner, sent, slot, answer)
+                    try:
+                        grant = self._won(ask, owner, sent, slot, answer)
+                    except RotaError:  # it can't be kept, for want of a thread: give it back as if it had not been granted
+                        given_back = Settlement(ask.name, owner, UNUSED, ask.retention)
+                        settled = (await self.call(io.settle, given_back, max(0.001, deadline - clock()))).applied
+                        raise
                     grant._ghost_until = ghost_until
                     settled = True
                     return grant
@@ -208,9 +215,9 @@ class Engine(Generic[G]):
         finally:
             if apply_until and not settled:
                 # cancelled, interrupted or unknown: finish the owner id, so that no grant of it is left (L7, L8)
-                self._abandon(ask, owner, apply_until)
+                self.abandon(ask, owner, apply_until)
 
-    async def _io(self, verb: Callable[..., Any], *arguments: Any) -> Any:
+    async def call(self, verb: Callable[..., Any], *arguments: Any) -> Any:
         """Call a verb of the `Io`, on either face."""
         result = verb(*arguments)
         return await result if self.io.suspends else result
@@ -218,7 +225,7 @@ class Engine(Generic[G]):
     async def _look(self, ask: Ask, deadline: float) -> None:
         """Learn the store's time before the first claim: it says until when a claim may be applied, and which slot is meant."""
         sent = self.clock()
-        now = await self._io(self.io.now, max(0.001, deadline - sent))
+        now = await self.call(self.io.now, max(0.001, deadline - sent))
         if now is not None:
             self._observe(now, sent, self.clock())
         elif ask.kind != LEASE:
@@ -312,166 +319,18 @@ class Engine(Generic[G]):
             return Slot(now, now + ask.period), source
         return ask.aim(now), source if ask.floating else ""
 
-    # -- settling
+    # -- the end of a grant
 
-    async def settle(self, grant: BaseGrant, result: str) -> None:
+    def settle(self, grant: BaseGrant, result: str) -> Coroutine[Any, Any, None]:
         """End a grant (W3, L4, F5)."""
-        if grant.outcome:
-            self._settle_again(grant, result)
-            return
-        ask = grant._ask
-        if grant._forks != self.forks:
-            raise LeaseLost(f"{grant.name}: {FORKED}")
-        if not grant._owner:
-            self._settle_degraded(grant, result)
-            return
-        if result == FAILED and 0 < ask.max_attempts <= grant.attempt:
-            result = GAVE_UP
-        io, now, left, pause = self.io, self.clock(), ask.terms.timeout, 0.02
-        deadline = now + left
-        values = (grant.name, grant._owner, result, ask.retention, self._history(grant, result, now))
-        settlement = tuple.__new__(Settlement, values)  # as for a claim
-        grant.outcome = result  # from here on a renewal that is refused is no loss
-        while True:
-            try:
-                settled = io.settle(settlement, left)
-                if io.suspends:
-                    settled = await settled
-            except Unavailable as error:
-                if self.clock() + pause < deadline:
-                    try:
-                        await self._io(self.io.sleep, pause)
-                    except BaseException:
-                        self._keep(grant, settlement)
-                        raise
-                    pause *= 2
-                    left = max(0.001, deadline - self.clock())
-                    continue
-                self._keep(grant, settlement)
-                if result in (HANDLED, GAVE_UP):
-                    raise Unrecorded(
-                        f"{grant.name}: the work is done, its outcome {result!r} is not confirmed yet and kept: {error}"
-                    ) from error
-                return
-            except BaseException:
-                self._keep(grant, settlement)
-                raise
-            break
-        self._note_settled(grant, settlement, settled)
+        return settle(self, grant, result)
 
-    @staticmethod
-    def _settle_again(grant: BaseGrant, result: str) -> None:
-        """Answer as the first time (L4); a success in particular is never said of a grant that ended otherwise."""
-        if grant.outcome == "lost":
-            raise LeaseLost(f"{grant.name}: {grant._lost}")
-        if result == HANDLED and grant.outcome == "unrecorded":
-            raise Unrecorded(f"{grant.name}: the work is done, its outcome is not confirmed yet and kept")
-        if result == HANDLED and grant.outcome != HANDLED:
-            raise LeaseLost(f"{grant.name}: it was settled before, as {grant.outcome!r}")
-
-    def _note_settled(self, grant: BaseGrant, settlement: Settlement, settled: Settled) -> None:
-        result, record = settlement.result, settled.record
-        self.heartbeat.remove(grant)
-        self._unlisten(grant)
-        applied, ended = settled.applied, settled.result
-        if not applied and record is not None and record.last_owner == settlement.owner:
-            applied, ended = True, record.last_result  # an earlier request was applied, and a later grant has been made since
-        if applied and ended != result:
-            applied = False
-        if not applied and grant._ask.overlap:
-            applied = True  # W4: the mark moved at the claim, and a later slot's grant takes nothing away
-        if not applied:
-            grant.outcome = "lost"
-            lost_before = grant._lost
-            grant._lost = grant._lost or "a later grant was made"
-            if result == HANDLED and grant._ask.terms.on_lost == "continue":
-                self._write_back(grant)  # F2: it went on, degraded
-                grant.outcome = HANDLED
-                return
-            if observers.listening:
-                observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
-            why = "the store has no record of it any more" if record is None else "a later grant was made"
-            raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; {why}, and {result!r} was not recorded")
-        if grant._ghost_until:
-            # an earlier request of this id may still be on its way, and win once later owners have made the store forget the id (L4)
-            self._abandon(grant._ask, grant._owner, grant._ghost_until)
-        if settled.expired:
-            grant._lost = grant._lost or "it ran out before it was settled"
-        else:
-            grant._lost = grant._lost or SETTLED
-        if result == HANDLED and grant.slot is not None:
-            self.local.add(grant.name, *grant.slot)
-        if observers.listening:
-            observers.tell("rota_settled", grant=grant, outcome=result, expired=settled.expired)
-
-    def _history(self, grant: BaseGrant, result: str, now: float) -> bytes:
-        record, before = grant.record, grant._before
-        assert record is not None
-        known = record.history if before is None or not before.owner else history.add(record.history, *history.crashed(before))
-        start, end = grant.slot or (None, None)
-        ended = max(record.granted_at, self.store_clock.now(now))
-        return history.add(known, start, end, record.token, record.granted_at, ended, result, record.label)
-
-    def _settle_degraded(self, grant: BaseGrant, result: str) -> None:
-        grant.outcome = result
-        self._unlisten(grant)
-        if result == HANDLED and grant.slot is not None:
-            self.local.add(grant.name, *grant.slot)
-            self._write_back(grant)
-        if observers.listening:
-            observers.tell("rota_settled", grant=grant, outcome=result, expired=False)
-
-    def _write_back(self, grant: BaseGrant) -> None:
-        slot = grant.slot
-        if slot is not None and "record" in self.driver.capabilities.verbs:
-            self.keeper.keep(Kept(None, NEVER, 0, self._as_write_back(grant, slot), self._store_answered))
-
-    def _as_write_back(self, grant: BaseGrant, slot: Slot) -> WriteBack:
-        ask = grant._ask
-        schedule = ask.schedule
-        return WriteBack(
-            grant.name,
-            self._label,
-            ask.kind,
-            ask.retention,
-            "" if schedule is None else schedule.canonical,
-            "" if schedule is None else schedule.zone_data,
-            slot.start,
-            slot.end,
-        )
-
-    def _keep(self, grant: BaseGrant, settlement: Settlement) -> None:
-        """F5: an unconfirmed success is said again while the process lives, renewals going on; anything else until expiry has done it."""
-        success = settlement.result in (HANDLED, GAVE_UP)
-        grant.outcome = "unrecorded" if success else settlement.result
-        self._unlisten(grant)
-        if success and settlement.result == HANDLED and grant.slot is not None:
-            self.local.add(grant.name, *grant.slot)
-        if not success:
-            self.heartbeat.remove(grant)
-        write_back = None
-        if success and grant.slot is not None and "record" in self.driver.capabilities.verbs:
-            write_back = self._as_write_back(grant, grant.slot)
-        until = NEVER if success else self.clock() + grant._ttl
-
-        def done(ended: str) -> None:
-            self._store_answered(ended)
-            self.heartbeat.remove(grant)
-            if success:
-                grant.outcome = ended
-            if observers.listening:
-                observers.tell("rota_settled", grant=grant, outcome=ended, expired=False)
-
-        if observers.listening:
-            observers.tell("rota_settled", grant=grant, outcome=grant.outcome, expired=False)
-        self.keeper.keep(Kept(settlement, until, 0, write_back, done))
-
-    def _store_answered(self, ended: str) -> None:
+    def store_answered(self, ended: str) -> None:
         """What the keeper could say, the store has answered: claims need not wait for the breaker's next probe."""
         if not ended.startswith("given up"):
             self.breaker.answered()
 
-    def _abandon(self, ask: Ask, owner: str, apply_until: int) -> None:
+    def abandon(self, ask: Ask, owner: str, apply_until: int) -> None:
         """L7, L8: finish an owner id whose claim may have been, or may yet be, applied."""
         settlement = Settlement(ask.name, owner, UNUSED, ask.retention)
         self.keeper.keep(Kept(settlement, self.clock() + ask.terms.timeout + ask.terms.ttl_s, apply_until, None, lambda ended: None))
@@ -484,14 +343,13 @@ class Engine(Generic[G]):
         grant._listener = listener if first is None else lambda: (first(), listener())
         if grant._deadline == NEVER:
             return  # degraded, or granted without a lease: nothing can be lost
-        self.watchdog.add(grant)
-        if grant._lost and self.watchdog.remove(grant):
-            listener()  # it was lost before anybody listened
-
-    def _unlisten(self, grant: BaseGrant) -> None:
-        """The body has ended: nobody is to be told any more."""
-        if grant._listener is not None:
+        try:
+            self.watchdog.add(grant)
+            if grant._lost and self.watchdog.remove(grant):
+                listener()  # it was lost before anybody listened
+        except BaseException:  # interrupted, or for want of a thread: nobody will settle it, which would end the watching
             self.watchdog.remove(grant)
+            raise
 
     def _listen_for_user(self, grant: BaseGrant) -> None:
         function: Any = grant._ask.terms.on_lost
@@ -545,7 +403,7 @@ class Engine(Generic[G]):
         self.watchdog.reset()
         self.keeper.reset()
         self.breaker.answered()
-        self._label = self._make_label()
+        self.label = self._make_label()
         self.driver.after_fork()
         self.io.after_fork()
 

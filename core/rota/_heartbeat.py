@@ -6,9 +6,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from weakref import ref
 
 from ._clock import LOOK
 from ._keeper import Sweeper
+from ._worker import Worker
 from .backend import Driver, Renewal
 from .errors import RotaError
 from .grant import NEVER, BaseGrant
@@ -20,33 +22,48 @@ BATCH = 1000
 LINGER = 1.0
 #: Renewals that fall due within this part of the heartbeat go along with the one that is due now, so that calls stay few.
 AHEAD = 0.25
+#: Threads that run users' on_lost functions, per client.
+CALLERS = 8
 
 
 class Heartbeat:
-    """Renews the leases that are added to it until they are removed or lost."""
+    """Renews the leases that are added to it until they are removed, lost, or dropped by everybody."""
 
     def __init__(
-        self, driver: Driver, clock: Callable[[], float], observe: Callable[[object, float, float], None], sweeper: Sweeper
+        self,
+        driver: Driver,
+        clock: Callable[[], float],
+        observe: Callable[[object, float, float], None],
+        warn: Callable[[str, str], None],
+        sweeper: Sweeper,
     ) -> None:
         self._driver = driver
         self._clock = clock
         self._observe = observe
+        self._warn = warn
         self._sweeper = sweeper
         self.reset()
 
     def reset(self) -> None:
         """Start with nothing: also called in a forked child, whose copies of threads and locks are worthless (L10)."""
-        self._held: dict[str, BaseGrant] = {}
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        # By weak references: a grant that nobody has any more can't be settled by anybody, and must not be renewed for ever.
+        self._held: dict[str, tuple[ref[BaseGrant], str]] = {}
+        self._worker = Worker("rota-heartbeat", self._turn)
         self._wakes_at = NEVER
-        self._closed = False
 
     def add(self, grant: BaseGrant) -> None:
-        """Renew this grant from now on."""
-        self._held[grant._owner] = grant
-        if self._thread is None or grant._due < self._wakes_at:
-            self._wake()
+        """Renew this grant from now on.
+
+        Raises:
+            RotaError: There is no thread to do it, and none can be started.
+        """
+        self._held[grant._owner] = ref(grant), grant.name
+        if not self._worker.alive or grant._due < self._wakes_at:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look now: its thread counts real time, and the clock may be another."""
+        self._worker.wake()
 
     def remove(self, grant: BaseGrant) -> None:
         """Renew it no longer."""
@@ -54,47 +71,38 @@ class Heartbeat:
 
     def held(self) -> list[BaseGrant]:
         """Return the grants that are renewed now."""
-        return list(self._held.values())
+        grants = [held() for held, _ in list(self._held.values())]
+        return [grant for grant in grants if grant is not None]
 
     def close(self) -> None:
         """Stop renewing; wait for the call in flight."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._worker.close()
 
-    def _wake(self) -> None:
-        with self._changed:
-            if self._thread is None and not self._closed:
-                thread = threading.Thread(target=self._run, name="rota-heartbeat", daemon=True)
-                thread.start()  # it may fail; one that did not start is none
-                self._thread = thread
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        woken = False
-        while True:
-            with self._changed:
-                if self._closed:
-                    return
-                self._wakes_at = NEVER  # before looking: whoever adds a grant from here on wakes this thread, which then waits
-                now = self._clock()
-                due, wait = self._due(now)
-                if not due:
-                    if woken and wait == NEVER:
-                        wait = LINGER
-                    self._wakes_at = now + wait
-                    # an injected clock, or one that runs through suspend, may be ahead of the wait: look again now and then
-                    woken = self._changed.wait(None if wait == NEVER else min(wait, 1.0))
-                    continue
-                self._wakes_at = 0.0
+    def _turn(self) -> float:
+        self._wakes_at = NEVER  # before looking: whoever adds a grant from here on wakes this thread
+        now = self._clock()
+        due, wait = self._due(now)
+        if due:
+            self._wakes_at = 0.0
             for first in range(0, len(due), BATCH):
                 self._renew(due[first : first + BATCH])
             self._sweeper.sweep(min(grant._ask.terms.renew_timeout for grant in due))
+            return 0.0
+        if wait == NEVER and not self._worker.woken:
+            return NEVER
+        wait = min(wait, LINGER)
+        self._wakes_at = now + wait
+        # an injected clock, or one that runs through suspend, may be ahead of the wait: look again now and then
+        return wait
 
     def _due(self, now: float) -> tuple[list[BaseGrant], float]:
-        grants = list(self._held.values())
+        grants = []
+        for owner, (held, name) in list(self._held.items()):
+            grant = held()
+            if grant is not None:
+                grants.append(grant)
+            elif self._held.pop(owner, None) is not None:
+                self._warn(name, "its grant was dropped without being settled, so it is not renewed any more and ends by expiry")
         earliest = min((grant._due for grant in grants), default=NEVER)
         if earliest > now:
             return [], earliest - now
@@ -160,76 +168,60 @@ class Watchdog:
         """Start with nothing; see `Heartbeat.reset`."""
         self._watched: dict[BaseGrant, None] = {}
         self._next = NEVER  # no watched deadline is earlier: renewals only move them later
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()
+        self._worker = Worker("rota-watchdog", self._turn)
         self._calls: deque[Callable[[], object]] = deque()
-        self._caller: threading.Thread | None = None
+        self._callers = [Worker("rota-on-lost", self._call) for _ in range(CALLERS)]
 
     def add(self, grant: BaseGrant) -> None:
-        """Look after a grant that has a listener."""
-        with self._changed:
+        """Look after a grant that has a listener. The grant lives on for as long, since its listener is told of it."""
+        with self._lock:
             self._watched[grant] = None
             self._next = min(self._next, grant._deadline)
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="rota-watchdog", daemon=True)
-                thread.start()  # it may fail; one that did not start is none
-                self._thread = thread
-            self._changed.notify_all()
+        self._worker.wake()
 
     def remove(self, grant: BaseGrant) -> bool:
         """Look after it no longer; return whether it was. The thread ends when nothing is left."""
-        with self._changed:
-            watched = grant in self._watched
-            self._watched.pop(grant, None)
-            if not self._watched:
-                self._changed.notify_all()
-            return watched
+        watched = self._watched.pop(grant, False) is None
+        if watched and not self._watched and self._worker.alive:
+            self._worker.wake()
+        return watched
 
     def close(self) -> None:
         """Look after nothing any more; wait for the thread."""
-        with self._changed:
-            self._watched.clear()
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._watched.clear()
+        self._worker.close()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run a user's function on a thread that renewals and deadlines don't wait for."""
-        with self._changed:
-            self._calls.append(function)
-            if self._caller is None:
-                thread = threading.Thread(target=self._run_calls, name="rota-on-lost", daemon=True)
-                thread.start()  # it may fail; one that did not start is none
-                self._caller = thread
+        """Run a user's function on a thread that renewals and deadlines don't wait for; a slow one keeps a few others from their turn."""
+        self._calls.append(function)
+        idle = [caller for caller in self._callers if not caller.alive]
+        for caller in idle[:1] or self._callers:
+            caller.wake()
 
-    def _run(self) -> None:
-        while True:
-            passed: list[BaseGrant] = []
-            with self._changed:
-                if not self._watched:
-                    self._thread = None
-                    return
-                now = self._clock()
-                if now >= self._next:
-                    passed = [grant for grant in self._watched if grant._deadline <= now]
-                    self._next = min((grant._deadline for grant in self._watched if grant._deadline > now), default=NEVER)
-                if not passed:
-                    self._changed.wait(min(self._next - now, LOOK))
-            for grant in passed:
-                if not grant.lost:  # noting the loss tells the listener
-                    self.remove(grant)  # settled, or going on degraded
+    def _turn(self) -> float | None:
+        with self._lock:
+            if not self._watched:
+                return None
+            now = self._clock()
+            if now < self._next:
+                return min(self._next - now, LOOK)
+            watched = list(self._watched)
+            self._next = min((grant._deadline for grant in watched if grant._deadline > now), default=NEVER)
+        for grant in watched:
+            if grant._deadline <= now and not grant.lost:  # noting the loss tells the listener
+                self.remove(grant)  # settled, or going on degraded
+        return 0.0
 
-    def _run_calls(self) -> None:
-        while True:
-            with self._changed:
-                if not self._calls:
-                    self._caller = None
-                    return
-                function = self._calls.popleft()
-            try:
-                function()
-            except BaseException:  # SystemExit, too, would end the thread that all on_lost functions share
-                import logging
+    def _call(self) -> float | None:
+        try:
+            function = self._calls.popleft()
+        except IndexError:
+            return None
+        try:
+            function()
+        except BaseException:  # SystemExit, too, would end the thread that runs on_lost functions
+            import logging
 
-                logging.getLogger("rota").exception("an on_lost function failed")
+            logging.getLogger("rota").exception("an on_lost function failed")
+        return 0.0

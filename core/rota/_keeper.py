@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from ._worker import Worker
 from .backend import HANDLED, UNUSED, Driver, Settlement, WriteBack
 from .errors import NotSupported, RotaError, Unavailable
 
@@ -55,22 +55,19 @@ class Keeper:
     def reset(self) -> None:
         """Start with nothing: also called in a forked child (L10)."""
         self._kept: deque[Kept] = deque()
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._lock = threading.RLock()
+        self._worker = Worker("rota-keeper", self._turn)
+        self._pause = FIRST_PAUSE
 
     def keep(self, kept: Kept) -> None:
         """Take over one thing."""
         dropped = None
-        with self._changed:
+        with self._lock:
             if len(self._kept) >= KEPT:
                 dropped = self._kept.popleft()
             self._kept.append(kept)
-            if self._thread is None and not self._closed:
-                thread = threading.Thread(target=self._run, name="rota-keeper", daemon=True)
-                thread.start()  # it may fail; one that did not start is none
-                self._thread = thread
-            self._changed.notify_all()
+        with suppress(RotaError):  # no thread can be started now: it stays kept for the one that the next thing starts
+            self._worker.wake()
         if dropped is not None:
             dropped.done("given up: too much is unsaid")
 
@@ -80,41 +77,24 @@ class Keeper:
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything is said, at most so long; return whether it is."""
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while self._kept and self._thread is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
-            return not self._kept
+        self._worker.wait_idle(seconds)
+        return not self._kept
 
     def close(self, timeout: float) -> None:
         """Give what is unsaid one more time to be said, then stop."""
         self.flush(timeout)
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            thread = self._thread  # it clears the attribute when it ends
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._worker.close()
 
-    def _run(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            with self._changed:
-                if not self._kept or self._closed:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
-            said = self._round()
-            pause = FIRST_PAUSE if said else min(pause * 2, LONGEST_PAUSE)
-            with self._changed:
-                if self._kept and not self._closed:
-                    self._changed.wait(pause)
+    def _turn(self) -> float | None:
+        """Try each kept thing once; after the first one that the store does not answer, leave the rest for the next turn."""
+        said = self._round()
+        if not self._kept:
+            self._pause = FIRST_PAUSE
+            return None
+        self._pause = FIRST_PAUSE if said else min(self._pause * 2, LONGEST_PAUSE)
+        return self._pause
 
     def _round(self) -> bool:
-        """Try each kept thing once; after the first one that the store does not answer, leave the rest for the next round."""
         said_any = False
         for _ in range(len(self._kept)):
             kept = self._kept[0]
@@ -126,12 +106,6 @@ class Keeper:
                 ended = f"given up: {error}"
             except Exception as error:  # a driver's own fault must not end the keeping of everything else
                 ended = f"given up: {error!r}"
-            with self._changed:
-                if self._kept and self._kept[0] is kept:
-                    self._kept.popleft()
-                    if not ended:
-                        self._kept.append(kept)
-                self._changed.notify_all()
             if ended:
                 said_any = True
                 try:
@@ -140,6 +114,11 @@ class Keeper:
                     import logging
 
                     logging.getLogger("rota").exception("noting a kept settlement failed")
+            with self._lock:
+                if self._kept and self._kept[0] is kept:
+                    self._kept.popleft()
+                    if not ended:
+                        self._kept.append(kept)
         return said_any
 
     def _say(self, kept: Kept) -> str:

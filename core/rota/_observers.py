@@ -6,10 +6,11 @@ Nothing is imported, called or queued while nobody listens. With a listener, eve
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from contextlib import suppress
 
-from .errors import ConfigurationError
+from ._worker import Worker
+from .errors import ConfigurationError, RotaError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ class Observers:
     def reset(self) -> None:
         """Start with an empty queue: also called in a forked child."""
         self._events: deque[tuple[str, dict[str, Any]]] = deque()
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("rota-observers", self._turn)
 
     @property
     def manager(self) -> pluggy.PluginManager:
@@ -74,37 +74,31 @@ class Observers:
 
     def tell(self, hook: str, **arguments: Any) -> None:
         """Queue one event. Call it only while `listening`."""
-        with self._changed:
-            if len(self._events) >= QUEUE:
-                self.dropped += 1
-                return
-            self._events.append((hook, arguments))
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="rota-observers", daemon=True)
-                thread.start()  # it may fail; one that did not start is none
-                self._thread = thread
+        if len(self._events) >= QUEUE:
+            self.dropped += 1
+            return
+        self._events.append((hook, arguments))
+        with suppress(RotaError):  # no thread can be started now: they wait for the one that the next event starts
+            self._worker.wake()
 
     def flush(self, seconds: float) -> bool:
         """Wait until every event queued so far was handed on, at most so long; return whether it was."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._thread is None, seconds)
+        return self._worker.wait_idle(seconds) and not self._events
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._events:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
-                hook, arguments = self._events.popleft()
-            # one by one, so that a hook that raises keeps no other from being called
-            for implementation in getattr(self.manager.hook, hook).get_hookimpls():
-                try:
-                    implementation.function(*(arguments[name] for name in implementation.argnames))
-                except BaseException:  # SystemExit, too, would end the thread that all observers share
-                    import logging
+    def _turn(self) -> float | None:
+        try:
+            hook, arguments = self._events.popleft()
+        except IndexError:
+            return None
+        # one by one, so that a hook that raises keeps no other from being called
+        for implementation in getattr(self.manager.hook, hook).get_hookimpls():
+            try:
+                implementation.function(*(arguments[name] for name in implementation.argnames))
+            except BaseException:  # SystemExit, too, would end the thread that all observers share
+                import logging
 
-                    logging.getLogger("rota").exception("the observer %r failed in %s", implementation.plugin_name, hook)
+                logging.getLogger("rota").exception("the observer %r failed in %s", implementation.plugin_name, hook)
+        return 0.0
 
 
 observers = Observers()

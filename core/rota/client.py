@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import wraps
+from sys import _getframe
 from threading import get_ident
 
 from . import _ask, policy
@@ -129,22 +130,25 @@ class _Base(Generic[G]):
 
 
 class _Entered(Generic[G]):
-    """The grants of one guard's open blocks, by who opened them: in threads or tasks they overlap and end in any order (L4)."""
+    """The grants of one guard's open blocks, by who opened them: in threads, tasks and generators they end in any order (L4)."""
 
     def __init__(self) -> None:
-        self._grants: dict[object, list[G]] = {}
+        self._open: list[tuple[int, object, G]] = []
 
-    def push(self, who: object, grant: G) -> None:
-        self._grants.setdefault(who, []).append(grant)
+    def push(self, frame: int, who: object, grant: G) -> None:
+        self._open.append((frame, who, grant))
 
-    def pop(self, who: object) -> G:
-        if who not in self._grants:  # the block is left by another thread or task than entered it, as with a generator's
-            who = next(reversed(self._grants))
-        grants = self._grants[who]
-        grant = grants.pop()
-        if not grants:
-            del self._grants[who]
-        return grant
+    def pop(self, frame: int, who: object) -> G:
+        """Return the newest grant of the same frame; else (it was entered by way of an ExitStack) of the same thread or task; else any."""
+        entries = self._open[::-1]
+        found = next((entry for entry in entries if entry[0] == frame), None) or next(
+            (entry for entry in entries if entry[1] == who), entries[0]
+        )
+        self._open.remove(found)
+        return found[2]
+
+    def drop(self, grant: G) -> None:
+        self._open = [entry for entry in self._open if entry[2] is not grant]
 
 
 class Guard:
@@ -170,11 +174,15 @@ class Guard:
         verdict = self._acquire()
         if isinstance(verdict, Refused):
             verdict.raise_()
-        self._entered.push(get_ident(), verdict)
-        return verdict.__enter__()
+        try:
+            self._entered.push(id(_getframe(1)), get_ident(), verdict)
+            return verdict.__enter__()
+        except BaseException:  # interrupted: the block will not be left, so nobody else would
+            self._entered.drop(verdict)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._entered.pop(get_ident()).__exit__(kind, error, trace)
+        self._entered.pop(id(_getframe(1)), get_ident()).__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """Guard every call of a function. A generator or coroutine function is refused: its body would run outside."""
@@ -190,7 +198,11 @@ class Guard:
                     return verdict
                 verdict.raise_()
             with verdict:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if hasattr(result, "cr_frame"):
+                    result.close()
+                    raise ConfigurationError(f"{function!r} returned a coroutine, which would run outside; use connect_async")
+                return result
 
         return cast("F", guarded)
 
@@ -220,13 +232,13 @@ class AsyncGuard:
             verdict.raise_()
         import asyncio
 
-        self._entered.push(asyncio.current_task(), verdict)
+        self._entered.push(id(_getframe(1)), asyncio.current_task(), verdict)
         return await verdict.__aenter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         import asyncio
 
-        await self._entered.pop(asyncio.current_task()).__aexit__(kind, error, trace)
+        await self._entered.pop(id(_getframe(1)), asyncio.current_task()).__aexit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """Guard every call of a coroutine function."""

@@ -26,6 +26,8 @@ SETTLED = "it was settled"
 class BaseGrant:
     """What both faces share. Truthy.
 
+    Keep it for as long as the work goes on: a grant that nobody refers to any more is renewed no longer, and ends by expiry.
+
     Attributes:
         name: The full name, prefix included.
         token: The fencing token (L2): hand it to the thing that is written to. None when degraded.
@@ -101,6 +103,9 @@ class BaseGrant:
     def __repr__(self) -> str:
         state = self.outcome or ("lost" if self.lost else "degraded" if self.degraded else "held")
         return f"<{type(self).__name__} {self.name!r} token={self.token} {state}>"
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise TypeError(f"{self.name}: a grant can't be copied or pickled: one of two would settle what the other still holds")
 
     @property
     def lost(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import rota.rules as rules
 import rota.testing
-from rota import _ask, _breaker, _engine, _heartbeat, grant
+from rota import _ask, _breaker, _engine, _heartbeat, _settling, grant
 from rota.backend import (
     BUSY,
     EARLY,
@@ -300,7 +300,7 @@ mutant(
 )
 mutant("L7", "apply_until is ignored", before_claim(lambda r, q, now: (r, q._replace(apply_until=now), now)))
 mutant("L7", "apply_until is off by one", before_claim(lambda r, q, now: (r, q._replace(apply_until=q.apply_until - 1), now)))
-mutant("L8", "an unknown claim is left as it is", (_engine.Engine, "_abandon", lambda *arguments: None))
+mutant("L8", "an unknown claim is left as it is", (_engine.Engine, "abandon", lambda *arguments: None))
 mutant("L9", "a lease is shorter than asked for", granted(lambda b, w, q: w._replace(expires_at=w.expires_at - q.ttl // 2)))
 mutant("L9", "wrong times are not refused", (_ask.policy, "terms", _unchecked))
 mutant("L10", "a child holds what its parent does", (_engine.Engine, "after_fork", lambda self: None))
@@ -653,7 +653,7 @@ mutant(
     ),
 )
 mutant("F4", "there is no breaker", (_breaker.Breaker, "admits", lambda self, now: True))
-mutant("F5", "an unconfirmed success is dropped", (_engine.Engine, "_keep", lambda self, grant, settlement: None))
+mutant("F5", "an unconfirmed success is dropped", (_settling, "_keep", lambda engine, grant, settlement: None))
 
 # -- capabilities
 

@@ -108,7 +108,7 @@ class MovedClock:
         for engine in self.engines:
             heartbeat = engine.heartbeat
             if any(grant._due <= self.local() for grant in heartbeat.held()):
-                heartbeat._wake()
+                heartbeat.wake()
                 until(lambda heartbeat=heartbeat: not any(grant._due <= self.local() for grant in heartbeat.held()))
 
 

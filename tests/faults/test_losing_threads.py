@@ -129,19 +129,19 @@ def test_a_lease_won_at_the_moment_the_heartbeat_looks_is_renewed(live: Any) -> 
     heartbeat = client._engine.heartbeat
     live.until(lambda: 0 < heartbeat._wakes_at < live.EVER)  # it is asleep
     grant.release()
-    looks, won = heartbeat._due, threading.Event()
+    looks, won, grants = heartbeat._due, threading.Event(), []
 
     def due(now: float) -> Any:
         found = looks(now)
         if not won.is_set():
             won.set()
-            thread = threading.Thread(target=client.try_lease, args=(live.name,), kwargs={"ttl": 0.6})
+            thread = threading.Thread(target=lambda: grants.append(client.try_lease(live.name, ttl=0.6)))
             thread.start()
             thread.join(0.1)
         return found
 
     heartbeat._due = due
-    heartbeat._wake()
+    heartbeat.wake()
     live.until(lambda: won.is_set() and live.read().owner)
     first = live.read()
     live.until(lambda: live.read().expires_at > first.expires_at, 2)

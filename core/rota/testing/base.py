@@ -219,7 +219,7 @@ class Clauses:
         heartbeat = client._engine.heartbeat
         for _ in range(round(seconds / step)):
             self.clock.leap(round(step * SECOND))
-            heartbeat._wake()  # its thread waits in real time
+            heartbeat.wake()  # its thread waits in real time
             await face.until(lambda: all(grant._due > client._engine.clock() for grant in heartbeat.held()), what="renewals")
 
     def lease(self, face: Face, name: str, **changes: Any) -> Claim:

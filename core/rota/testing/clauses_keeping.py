@@ -184,7 +184,7 @@ class Keeping(Clauses):
             not_run("this client has no sweeper")
         client._engine.sweeper._next = 0.0  # a minute is over
         clock.leap(11 * SECOND)  # and a renewal is due
-        client._engine.heartbeat._wake()
+        client._engine.heartbeat.wake()
         await face.until(lambda: client.driver.count("sweep"))
         await face.until(lambda: self._is_gone(face, gone.name), what="an end of a record that R1 lets go")
         await done(grant.release())

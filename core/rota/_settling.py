@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""The end of a grant: how it is settled, kept when the store does not confirm it, and written back (W3, L4, F2, F3, F5).
+
+As in the engine, coroutines await nothing but its `Io`. ``engine`` is the client's engine throughout.
+"""
+
+from __future__ import annotations
+
+from . import history
+from ._keeper import Kept
+from ._observers import observers
+from .backend import FAILED, GAVE_UP, HANDLED, Settled, Settlement, WriteBack
+from .errors import LeaseLost, Unavailable, Unrecorded
+from .grant import NEVER, SETTLED, BaseGrant
+from .schedule import Slot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._engine import Engine
+
+FORKED = "a forked child holds nothing: the parent has the lease (L10)"
+
+
+async def settle(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
+    """Say how the grant ended; unconfirmed, keep it to be said (F5)."""
+    if grant.outcome:
+        _settle_again(grant, result)
+        return
+    ask = grant._ask
+    if grant._forks != engine.forks:
+        raise LeaseLost(f"{grant.name}: {FORKED}")
+    if not grant._owner:
+        _settle_degraded(engine, grant, result)
+        return
+    if result == FAILED and 0 < ask.max_attempts <= grant.attempt:
+        result = GAVE_UP
+    io, clock, left, pause = engine.io, engine.clock, ask.terms.timeout, 0.02
+    now = clock()
+    deadline = now + left
+    values = (grant.name, grant._owner, result, ask.retention, _history(engine, grant, result, now))
+    settlement = tuple.__new__(Settlement, values)  # as for a claim
+    try:
+        grant.outcome = result  # from here on a renewal that is refused is no loss
+        while True:
+            try:
+                settled = io.settle(settlement, left)
+                if io.suspends:
+                    settled = await settled
+                break
+            except Unavailable as error:
+                if clock() + pause >= deadline:
+                    if result not in (HANDLED, GAVE_UP):
+                        _keep(engine, grant, settlement)
+                        return
+                    raise Unrecorded(
+                        f"{grant.name}: the work is done, its outcome {result!r} is not confirmed yet and kept: {error}"
+                    ) from error
+            await engine.call(io.sleep, pause)
+            pause *= 2
+            left = max(0.001, deadline - clock())
+    except BaseException:
+        _keep(engine, grant, settlement)
+        raise
+    _note_settled(engine, grant, settlement, settled)
+
+
+def _settle_again(grant: BaseGrant, result: str) -> None:
+    """Answer as the first time (L4); a success in particular is never said of a grant that ended otherwise."""
+    if grant.outcome == "lost":
+        raise LeaseLost(f"{grant.name}: {grant._lost}")
+    if result == HANDLED and grant.outcome == "unrecorded":
+        raise Unrecorded(f"{grant.name}: the work is done, its outcome is not confirmed yet and kept")
+    if result == HANDLED and grant.outcome != HANDLED:
+        raise LeaseLost(f"{grant.name}: it was settled before, as {grant.outcome!r}")
+
+
+def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement, settled: Settled) -> None:
+    result, record = settlement.result, settled.record
+    engine.heartbeat.remove(grant)
+    if grant._listener is not None:
+        engine.watchdog.remove(grant)
+    applied, ended = settled.applied, settled.result
+    if not applied and record is not None and record.last_owner == settlement.owner:
+        applied, ended = True, record.last_result  # an earlier request was applied, and a later grant has been made since
+    if applied and ended != result:
+        applied = False
+    if not applied and grant._ask.overlap:
+        applied = True  # W4: the mark moved at the claim, and a later slot's grant takes nothing away
+    if not applied:
+        grant.outcome = "lost"
+        lost_before = grant._lost
+        grant._lost = grant._lost or "a later grant was made"
+        if result == HANDLED and grant._ask.terms.on_lost == "continue":
+            _write_back(engine, grant)  # F2: it went on, degraded
+            grant.outcome = HANDLED
+            return
+        if observers.listening:
+            observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
+        why = "the store has no record of it any more" if record is None else "a later grant was made"
+        raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; {why}, and {result!r} was not recorded")
+    if grant._ghost_until:
+        # an earlier request of this id may still be on its way, and win once later owners have made the store forget the id (L4)
+        engine.abandon(grant._ask, grant._owner, grant._ghost_until)
+    if settled.expired:
+        grant._lost = grant._lost or "it ran out before it was settled"
+    else:
+        grant._lost = grant._lost or SETTLED
+    if result == HANDLED and grant.slot is not None:
+        engine.local.add(grant.name, *grant.slot)
+    if observers.listening:
+        observers.tell("rota_settled", grant=grant, outcome=result, expired=settled.expired)
+
+
+def _history(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> bytes:
+    record, before = grant.record, grant._before
+    assert record is not None
+    known = record.history if before is None or not before.owner else history.add(record.history, *history.crashed(before))
+    start, end = grant.slot or (None, None)
+    ended = max(record.granted_at, engine.store_clock.now(now))
+    return history.add(known, start, end, record.token, record.granted_at, ended, result, record.label)
+
+
+def _settle_degraded(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
+    grant.outcome = result
+    if grant._listener is not None:
+        engine.watchdog.remove(grant)
+    if result == HANDLED and grant.slot is not None:
+        engine.local.add(grant.name, *grant.slot)
+        _write_back(engine, grant)
+    if observers.listening:
+        observers.tell("rota_settled", grant=grant, outcome=result, expired=False)
+
+
+def _write_back(engine: Engine[Any], grant: BaseGrant) -> None:
+    slot = grant.slot
+    if slot is not None and "record" in engine.driver.capabilities.verbs:
+        engine.keeper.keep(Kept(None, NEVER, 0, _as_write_back(engine, grant, slot), engine.store_answered))
+
+
+def _as_write_back(engine: Engine[Any], grant: BaseGrant, slot: Slot) -> WriteBack:
+    ask = grant._ask
+    schedule = ask.schedule
+    return WriteBack(
+        grant.name,
+        engine.label,
+        ask.kind,
+        ask.retention,
+        "" if schedule is None else schedule.canonical,
+        "" if schedule is None else schedule.zone_data,
+        slot.start,
+        slot.end,
+    )
+
+
+def _keep(engine: Engine[Any], grant: BaseGrant, settlement: Settlement) -> None:
+    """F5: an unconfirmed success is said again while the process lives, renewals going on; anything else until expiry has done it."""
+    success = settlement.result in (HANDLED, GAVE_UP)
+    grant.outcome = "unrecorded" if success else settlement.result
+    if grant._listener is not None:
+        engine.watchdog.remove(grant)
+    if success and settlement.result == HANDLED and grant.slot is not None:
+        engine.local.add(grant.name, *grant.slot)
+    if not success:
+        engine.heartbeat.remove(grant)
+    write_back = None
+    if success and grant.slot is not None and "record" in engine.driver.capabilities.verbs:
+        write_back = _as_write_back(engine, grant, grant.slot)
+    until = NEVER if success else engine.clock() + grant._ttl
+
+    def done(ended: str) -> None:
+        engine.store_answered(ended)
+        engine.heartbeat.remove(grant)
+        if success:
+            grant.outcome = ended
+        if observers.listening:
+            observers.tell("rota_settled", grant=grant, outcome=ended, expired=False)
+
+    if observers.listening:
+        observers.tell("rota_settled", grant=grant, outcome=grant.outcome, expired=False)
+    engine.keeper.keep(Kept(settlement, until, 0, write_back, done))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""A thread that lives while there is something to do.
+
+Whatever wakes it may run in a signal handler, or be left by one with an exception (Ctrl-C), at any instruction: no lock is held across
+anything that waits, and the only one is held again without harm by the thread that has it. `threading.Condition` allows neither: its
+``__enter__`` is Python code, and an exception between its lines leaves it locked for good.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from .errors import RotaError
+
+#: How often `Worker.wait_idle` looks, seconds.
+LOOK = 0.01
+
+
+class Worker:
+    """Calls ``turn`` until it has nothing more to do, on a daemon thread that `wake` starts or wakes.
+
+    Args:
+        name: The thread's name, for people.
+        turn: Does what is due, and returns in how many seconds it wants to be called again (infinity: not before it is woken); None ends
+            the thread, unless it was woken since the turn began. It must not raise.
+    """
+
+    def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
+        self._name = name
+        self._turn = turn
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._lock = threading.RLock()
+        # A bell, by way of a lock that whoever waits takes and whoever rings gives back: a single instruction, from wherever it is.
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        #: Whether the last wait was ended by `wake`.
+        self.woken = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread is not None
+
+    def wake(self) -> None:
+        """Let there be a turn soon.
+
+        Raises:
+            RotaError: The thread is not there and can't be started.
+        """
+        self._ring()
+        if self._thread is None and not self._closed:
+            with self._lock:
+                if self._thread is None and not self._closed:
+                    self._start()
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until the thread has ended for want of anything to do, at most so long; return whether it has."""
+        deadline = time.monotonic() + seconds
+        while self._thread is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, LOOK))  # looks again and again: a wait that is told must own a lock to be told by
+        return True
+
+    def close(self) -> None:
+        """Let the turn end that is on, then the thread; wait for it, except from itself."""
+        self._closed = True
+        thread = self._thread
+        self._ring()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            self._thread = thread
+            thread.start()
+        except BaseException as error:
+            # If it did start, and only the wait for it was interrupted, it sees that it is not wanted.
+            self._thread = None
+            if isinstance(error, RuntimeError):
+                raise RotaError(f"the thread {self._name} can't be started: {error}") from error
+            self.wake()  # others may have come to rely on it
+            raise
+
+    def _run(self) -> None:
+        current = threading.current_thread()
+        while self._thread is current and not self._closed:
+            wait = self._turn()
+            if wait is None:
+                with self._lock:
+                    if not self._bell.acquire(blocking=False):
+                        self._thread = None
+                        return
+            else:
+                self.woken = self._bell.acquire(timeout=-1 if wait > threading.TIMEOUT_MAX else max(0.0, wait))
