@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The two clocks: the local one that counts a holder's time, and what is known of the store's."""
+"""The clocks: the local one that counts a holder's time, what is known of the store's, and this host's."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ else:
     # macOS: CLOCK_MONOTONIC runs through sleep; Windows: so does time.monotonic
     monotonic = time.monotonic
     LOOK = 0.05
+
+
+def wall_clock() -> int:
+    """Return this host's clock in microseconds since the epoch: the store's clock of the embedded backends."""
+    return time.time_ns() // 1000
 
 
 class StoreClock:

@@ -7,10 +7,10 @@ Clients of one NAME share a store; without a name each has its own. Nothing outl
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from . import rules
+from ._clock import wall_clock
 from .backend import (
     Answer,
     AsyncDriver,
@@ -33,11 +33,6 @@ from .url import Url
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
-
-
-def wall_clock() -> int:
-    """Return this host's clock in microseconds since the epoch."""
-    return time.time_ns() // 1000
 
 
 class MemoryStore:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from . import rules
+from ._clock import wall_clock
 from .backend import (
     Answer,
     Backend,
@@ -33,7 +34,6 @@ from .backend import (
 )
 from .capabilities import Capabilities
 from .errors import ConfigurationError, OutcomeUnknown, Unavailable
-from .memory import wall_clock
 from .url import Url
 
 TYPE_CHECKING = False

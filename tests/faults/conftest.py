@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 import rota
-from rota._clock import monotonic
+from rota._clock import monotonic, wall_clock
 from rota._io import BlockingIo, NativeIo, ThreadedIo
 from rota.backend import (
     Driver,
@@ -31,7 +31,7 @@ from rota.backend import (
 )
 from rota.client import AsyncClient, Client, _on_loop
 from rota.grant import AsyncGrant, Grant
-from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore, wall_clock
+from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore
 from rota.sqlite import SqliteDriver
 from rota.testing.faulty import EVER, HUNG, REFUSED, REPLY_LOST, REQUEST_LOST, STUCK, Fault, FaultyDriver, FaultyTwin
 
