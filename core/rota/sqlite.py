@@ -102,7 +102,7 @@ class SqliteDriver(Driver):
 
     # -- connections
 
-    def _open(self, deadline: float) -> sqlite3.Connection:
+    def _open(self, deadline: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
         try:
             if not self._worked:
                 _refuse_network(self.path)
@@ -116,13 +116,14 @@ class SqliteDriver(Driver):
         except OSError as error:
             away = self._worked or error.errno in _PASSING
             raise self._cannot_open(error.strerror or str(error), away) from error
+        opened = _identity(self.path)
         connection = sqlite3.connect(self.path, timeout=_left(deadline), isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection, deadline)
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, opened
 
     def _take(self, deadline: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
         """Return a connection to the file that has the path now: one that was moved or deleted is seen by nobody else."""
@@ -134,8 +135,13 @@ class SqliteDriver(Driver):
             if opened == _identity(self.path):
                 return connection, opened
             connection.close()
-        connection = self._open(deadline)
-        return connection, _identity(self.path)
+        while True:
+            connection, opened = self._open(deadline)
+            if opened == _identity(self.path):
+                return connection, opened
+            connection.close()  # the file was replaced meanwhile: which of the two this has open can't be told
+            if time.monotonic() >= deadline:
+                raise Unavailable(f"{self.path} is being replaced all the time")
 
     def _prepare(self, connection: sqlite3.Connection, deadline: float) -> None:
         while True:

@@ -23,6 +23,31 @@ def test_a_client_follows_the_path_and_not_the_file_that_was_moved_away(tmp_path
         assert not old.try_lease("job")
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_file_that_is_replaced_while_it_is_opened_is_followed_too(tmp_path, monkeypatch, when):
+    url, real, swaps = f"sqlite://{tmp_path}/rota.db", sqlite3.connect, []
+
+    def connect(path, **options):
+        swap = not swaps
+        if swap and when == "before":
+            swaps.append((tmp_path / "rota.db").rename(tmp_path / "old.db"))
+            real(path).close()
+        connection = real(path, **options)
+        if swap and when == "after":
+            connection.execute("PRAGMA user_version")
+            swaps.append((tmp_path / "rota.db").rename(tmp_path / "old.db"))
+            (tmp_path / "rota.db").touch()
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    with rota.connect(url) as first, rota.connect(url) as second:
+        assert first.try_lease("job")
+        assert swaps
+        assert not second.try_lease("job")
+        first.try_lease("other").release()
+        assert not second.try_lease("job")
+
+
 def test_a_folder_that_vanishes_is_an_outage_and_not_a_fresh_store(tmp_path):
     folder = tmp_path / "state"
     with rota.connect(f"sqlite://{folder}/rota.db") as client:
