@@ -14,10 +14,12 @@ import sqlite3
 import stat
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 from . import rules
 from ._clock import wall_clock
+from ._fork_gate import Visit, gate
 from .backend import (
     Answer,
     Backend,
@@ -39,6 +41,8 @@ from .url import Url
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
+
+    from ._fork_gate import Pool
 
     T = TypeVar("T")
 
@@ -79,9 +83,6 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, e
 #: File systems on which SQLite's locks are known to be unsafe between hosts.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "ocfs2", "gfs2"}
 
-# Connections that a fork copied. They are neither used nor closed: both would disturb the parent's locks.
-_of_the_parent: list[sqlite3.Connection] = []
-
 
 class SqliteDriver(Driver):
     """Blocking verbs on one file; each call takes a connection of its own from a small pool."""
@@ -96,7 +97,9 @@ class SqliteDriver(Driver):
     def __init__(self, path: str, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
         self.clock = clock
-        self._idle: list[tuple[sqlite3.Connection, tuple[int, int]]] = []  # each with the file that it opened
+        self._idle: Pool = []  # each with the identity of the file that it opened
+        gate.add(self._idle)
+        weakref.finalize(self, gate.drop, self._idle).atexit = False
         self._closed = False
         self._worked = False  # once it has, a file that can't be opened is away, and no longer a mistake of ours
 
@@ -168,27 +171,29 @@ class SqliteDriver(Driver):
         if self._closed:
             raise Unavailable("the client is closed")
         deadline = time.monotonic() + timeout
-        connection = None
+        connection, usable, visit = None, True, Visit()
         try:
+            gate.enter(visit, deadline)
             connection, opened = self._take(deadline)
             connection.execute(f"PRAGMA busy_timeout = {min(int(_left(deadline) * 1000), 2**31 - 1)}")
             yield connection
         except sqlite3.Error as error:
-            if connection is not None:
-                connection.close()
-                connection = None
+            usable = False
             raise self._translated(error) from error
         except BaseException:
-            if connection is not None and connection.in_transaction:
-                connection.close()
-                connection = None
+            usable = connection is not None and not connection.in_transaction
             raise
         finally:
-            if connection is not None:
-                if self._closed or len(self._idle) >= IDLE:
-                    connection.close()
-                else:
-                    self._idle.append((connection, opened))
+            try:
+                if connection is not None:
+                    if not usable or len(self._idle) >= IDLE:
+                        gate.close(connection)
+                    else:
+                        gate.keep(self._idle, connection, opened)
+                    if self._closed:  # meanwhile
+                        gate.close_pool(self._idle)
+            finally:
+                gate.leave(visit)
 
     def _cannot_open(self, why: str, away: bool) -> Unavailable | ConfigurationError:
         message = f"{self.path} can't be opened ({why}): name another store with --url or connect()"
@@ -297,13 +302,7 @@ class SqliteDriver(Driver):
 
     def close(self) -> None:
         self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError, sqlite3.Error):
-                self._idle.pop()[0].close()
-
-    def after_fork(self) -> None:
-        _of_the_parent.extend(connection for connection, _ in self._idle)
-        self._idle = []
+        gate.close_pool(self._idle)
 
 
 @contextlib.contextmanager
@@ -312,9 +311,10 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if connection.in_transaction:
+        if connection.in_transaction and not gate.tainted:
             connection.execute("ROLLBACK")
         raise
+    gate.check()  # the clock, or the handler of a signal, may have forked, and this be the child on its parent's connection
     try:
         connection.execute("COMMIT")
     except sqlite3.OperationalError as error:
