@@ -42,10 +42,14 @@ class Heartbeat:
         self._observe = observe
         self._warn = warn
         self._sweeper = sweeper
-        self.reset()
+        self._begin()
 
     def reset(self) -> None:
-        """Start with nothing: also called in a forked child, whose copies of threads and locks are worthless (L10)."""
+        """Start with nothing in a forked child, whose copies of threads and locks are worthless (L10)."""
+        self._worker.forsake()
+        self._begin()
+
+    def _begin(self) -> None:
         # By weak references: a grant that nobody has any more can't be settled by anybody, and must not be renewed for ever.
         self._held: dict[str, tuple[ref[BaseGrant], str]] = {}
         self._worker = Worker("rota-heartbeat", self._turn)
@@ -162,10 +166,15 @@ class Watchdog:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.reset()
+        self._begin()
 
     def reset(self) -> None:
         """Start with nothing; see `Heartbeat.reset`."""
+        for worker in (self._worker, *self._callers):
+            worker.forsake()
+        self._begin()
+
+    def _begin(self) -> None:
         self._watched: dict[BaseGrant, None] = {}
         self._next = NEVER  # no watched deadline is earlier: renewals only move them later
         self._lock = threading.RLock()

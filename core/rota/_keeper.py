@@ -50,10 +50,14 @@ class Keeper:
         self._driver = driver
         self._clock = clock
         self._timeout = timeout
-        self.reset()
+        self._begin()
 
     def reset(self) -> None:
-        """Start with nothing: also called in a forked child (L10)."""
+        """Start with nothing in a forked child (L10)."""
+        self._worker.forsake()
+        self._begin()
+
+    def _begin(self) -> None:
         self._kept: deque[Kept] = deque()
         self._lock = threading.RLock()
         self._worker = Worker("rota-keeper", self._turn)

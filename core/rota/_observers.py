@@ -29,10 +29,14 @@ class Observers:
         self.listening = False
         self.dropped = 0
         self._manager: pluggy.PluginManager | None = None
-        self.reset()
+        self._begin()
 
     def reset(self) -> None:
-        """Start with an empty queue: also called in a forked child."""
+        """Start with an empty queue in a forked child."""
+        self._worker.forsake()
+        self._begin()
+
+    def _begin(self) -> None:
         self._events: deque[tuple[str, dict[str, Any]]] = deque()
         self._worker = Worker("rota-observers", self._turn)
 

@@ -33,6 +33,7 @@ class Worker:
         self._turn = turn
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._forsaken = False
         self._lock = threading.RLock()
         # A bell, by way of a lock that whoever waits takes and whoever rings gives back: a single instruction, from wherever it is.
         self._bell = threading.Lock()
@@ -75,6 +76,10 @@ class Worker:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def forsake(self) -> None:
+        """In a forked child: another one takes this one's place. Threads of the parent are not there, except gevent's, which go on."""
+        self._forsaken = True
+
     def _ring(self) -> None:
         with suppress(RuntimeError):  # it rings already
             self._bell.release()
@@ -98,8 +103,10 @@ class Worker:
             wait = self._turn()
             if wait is None:
                 with self._lock:
-                    if not self._bell.acquire(blocking=False):
+                    if not self._forsaken and not self._bell.acquire(blocking=False):
                         self._thread = None
                         return
             else:
                 self.woken = self._bell.acquire(timeout=-1 if wait > threading.TIMEOUT_MAX else max(0.0, wait))
+            while self._forsaken:
+                self._bell.acquire()  # for good: `threading` has forgotten this thread, so it may not end
