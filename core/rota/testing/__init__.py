@@ -26,10 +26,12 @@ pytest.register_assert_rewrite(
             "base",
             "clauses_capabilities",
             "clauses_failing",
+            "clauses_holding",
             "clauses_keeping",
             "clauses_leases",
+            "clauses_lives",
+            "clauses_slots",
             "clauses_times",
-            "clauses_windows",
             "faces",
         )
     ),
@@ -37,14 +39,16 @@ pytest.register_assert_rewrite(
 
 from .clauses_capabilities import Capabilities  # noqa: E402
 from .clauses_failing import Failing  # noqa: E402
+from .clauses_holding import Holding  # noqa: E402
 from .clauses_keeping import Keeping  # noqa: E402
 from .clauses_leases import Leases  # noqa: E402
+from .clauses_lives import Lives  # noqa: E402
+from .clauses_slots import Slots  # noqa: E402
 from .clauses_times import Times  # noqa: E402
-from .clauses_windows import Slots  # noqa: E402
 from .clock import Clock  # noqa: E402
 
 
-class Conformance(Leases, Slots, Times, Keeping, Failing, Capabilities):
+class Conformance(Leases, Holding, Slots, Lives, Times, Keeping, Failing, Capabilities):
     """All clauses."""
 
 
