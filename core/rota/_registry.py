@@ -89,7 +89,7 @@ def _not_found(scheme: str) -> str:
     if scheme in KNOWN:
         return f"no backend for {scheme}:// is installed: pip install ./backends/{KNOWN[scheme]}  (in a checkout)"
     known = sorted({*EMBEDDED, *KNOWN, *installed()})
-    return f"no backend is called {scheme}://{did_you_mean(scheme, known)}; there are {', '.join(known)}"
+    return f"no backend is called {scheme}://{did_you_mean(scheme, known)} (there are {', '.join(known)})"
 
 
 def installed() -> dict[str, str]:

@@ -132,7 +132,7 @@ def check_names(options: dict[str, Any], known: type) -> None:
     allowed = known.__annotations__.keys() | LeaseOptions.__annotations__.keys()
     for name in options:
         if name not in allowed:
-            raise ConfigurationError(f"there is no option {name!r}{did_you_mean(name, allowed)}; known: {', '.join(sorted(allowed))}")
+            raise ConfigurationError(f"there is no option {name!r}{did_you_mean(name, allowed)} (known: {', '.join(sorted(allowed))})")
 
 
 def terms(options: dict[str, Any], capabilities: Capabilities, timeout: float) -> Terms:

@@ -135,7 +135,7 @@ def check_options(url: Url, known: Mapping[str, str]) -> None:
                     f" it knows {', '.join(sorted(allowed))}"
                 )
             raise ConfigurationError(
-                f"{url.scheme}:// has no option {name!r}{did_you_mean(name, allowed)}; it knows {', '.join(sorted(allowed))}"
+                f"{url.scheme}:// has no option {name!r}{did_you_mean(name, allowed)} (it knows {', '.join(sorted(allowed))})"
             )
 
 

@@ -81,7 +81,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        say(f"there is no command {hide(command)!r}{did_you_mean(command, ('run', 'backends', 'conform'))}; see rota --help")
+        say(f"there is no command {hide(command)!r}{did_you_mean(command, ('run', 'backends', 'conform'))} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")
     return 2

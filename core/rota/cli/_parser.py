@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         if word.startswith("-"):
             flag = word.partition("=")[0]
             known = [flag for action in self._actions for flag in action.option_strings]
-            raise ConfigurationError(f"there is no option {hide(flag)}{did_you_mean(flag, known)}; see {self.prog} --help")
+            raise ConfigurationError(f"there is no option {hide(flag)}{did_you_mean(flag, known)} (see {self.prog} --help)")
         hint = ": quote a schedule, as in --cron '0 2 * * *'" if word == "*" or word.isdigit() else ""
         raise ConfigurationError(f"{hide(word)!r} is one word too many{hint}; see {self.prog} --help")
 
