@@ -88,11 +88,19 @@ def test_the_report_says_what_each_clause_came_to(tmp_path: Path) -> None:
     assert (mine["suite"], mine["server"]) == ("TestMine", "embedded")
     assert mine["capabilities"]["verbs"] == ["facts", "override", "record", "sweep", "watch"]
     assert {clause: found["result"] for clause, found in mine["clauses"].items()} == {
-        "L3": "passed",
+        "L3": "passed in part",
         "W3b": "passed",
-        "F1": "passed",
+        "F1": "passed in part",
         "capability schema": "refused",
     }
+    reasons = {clause: found["why"] for clause, found in mine["clauses"].items()}
+    assert reasons == {
+        "L3": ["not run: the store's clock can't be set"],
+        "W3b": [],
+        "F1": ["not run: no hang() hook"],
+        "capability schema": ["refused: no schema"],
+    }
+    assert mine["totals"] == {"passed": 1, "passed in part": 2, "refused": 1, "failed": 0, "not run": 0}
     tests = mine["clauses"]["L3"]["tests"]
     assert tests["test_L3_a_renewal_sets_the_remaining_time[blocking]"] == {"result": "passed"}
     assert tests["test_L3_a_renewal_sets_the_remaining_time[async]"] == {"result": "passed"}
@@ -132,6 +140,55 @@ def test_a_backend_that_is_wrong_fails_the_session_and_the_report(tmp_path: Path
     assert report["runs"][0]["clauses"]["R2"]["result"] == "failed"
 
 
+def test_a_driver_that_can_not_be_made_fails_one_test_and_says_why(tmp_path: Path) -> None:
+    abstract = (
+        MINE.replace("return MemoryDriver(self._store)", "return Half()") + "\nfrom rota.backend import Driver\nclass Half(Driver):\n"
+    )
+    for body, said in (("    pass", "abstract"), ("    def __new__(cls):\n        return 7", "7, which is no rota.backend.Driver")):
+        done, report = run(tmp_path, abstract + body, "-k", "L3 or L4")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "INTERNALERROR" not in done.stdout
+        assert "1 error" in done.stdout
+        assert said in done.stdout
+        results = [test for found in report["runs"][0]["clauses"].values() for test in found["tests"].values()]
+        assert [test["result"] for test in results].count("failed") == 1
+        assert all(said in test["why"] for test in results)
+
+
+def test_an_answer_that_the_contract_does_not_know_is_named(tmp_path: Path) -> None:
+    bare = MINE.replace("return MemoryDriver(self._store)", "return Bare(self._store)")
+    bare += (
+        "\nclass Bare(MemoryDriver):\n    def renew(self, renewals, timeout):\n        return list(super().renew(renewals, timeout).held)\n"
+    )
+    done, report = run(tmp_path, bare, "-k", "L3_a_renewal_sets or L11_many")
+    assert done.returncode == 1
+    whys = [test["why"] for found in report["runs"][0]["clauses"].values() for test in found["tests"].values()]
+    assert len(whys) == 4
+    for why in whys:
+        assert "renew returned [" in why
+        assert "the contract wants Renewed(held, now)" in why
+
+
+def test_a_call_that_never_returns_fails_its_test_and_pytest_ends(tmp_path: Path) -> None:
+    endless = "import threading, rota.testing.watched\nrota.testing.watched.AFTER = 0.3\n" + MINE
+    endless = endless.replace("return MemoryDriver(self._store)", "return Endless(self._store)")
+    endless += """
+class Endless(MemoryDriver):
+    def settle(self, settlement, timeout):
+        threading.Event().wait()
+"""
+    endless = endless.replace("return AsyncMemoryDriver(driver)", "return None")
+    for face in ("blocking", "async"):
+        done, report = run(tmp_path, endless, "-k", f"L5_the_deadline and {face} or L3 and {face}")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "settle has not returned 0.3s after its timeout" in done.stdout
+        assert "left without waiting for" in done.stderr
+        clauses = report["runs"][0]["clauses"]
+        tests = [test for found in clauses.values() for test in found["tests"].values()]
+        assert [test["result"] for test in tests].count("failed") == 1
+        assert any("an earlier call has not returned" in test.get("why", "") for test in tests if test["result"] == "not run")
+
+
 @pytest.fixture
 def away(tmp_path: Path) -> Path:
     """A folder with the distribution whose server is away."""
@@ -148,7 +205,7 @@ def test_conform_says_not_run_when_no_server_answers(away: Path) -> None:
     assert done.returncode == 115, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "connection refused" in done.stderr
-    assert "0 passed, 0 refused, 0 failed" in done.stdout
+    assert "0 passed, 0 passed in part, 0 refused, 0 failed" in done.stdout
     clauses = json.loads((away / "out.json").read_text())["runs"][0]["clauses"]
     assert {found["result"] for found in clauses.values()} == {"not run"}
     assert {"L1", "W12", "R3", "F5"} <= set(clauses)

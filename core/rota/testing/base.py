@@ -114,14 +114,14 @@ class Clauses:
         Keys: any of ``token``, ``owner``, ``mark``, ``expires_at`` that can be read; the values as in `Record`.
         Default: there is no such way, and what needs it is not run.
         """
-        not_run("the class has no raw()")
+        not_run("no raw() hook")
 
     def hang(self) -> AbstractContextManager[object]:
         """Return a context manager in which the server takes connections and answers nothing (SIGSTOP, a paused container).
 
         Default: there is no such way, and what needs it is not run.
         """
-        not_run("the class has no hang()")
+        not_run("no hang() hook")
 
     # -- running
 
@@ -144,15 +144,17 @@ class Clauses:
         if type(self)._away:
             not_run(type(self)._away)
         face = Face(self, name)
-        probe = self.driver()
         try:
-            probe.read(self.fresh(), 5.0)
+            face.probe()
         except Unavailable as error:
-            type(self)._away = f"no server: {error}"
+            self.stop(f"no server: {error}")
             not_run(type(self)._away)
-        finally:
-            probe.close()
         yield face
+
+    @classmethod
+    def stop(cls, why: str) -> None:
+        """Run no further test of the class: none can tell more than the one that found this."""
+        cls._away = why
 
     def _backend(self) -> tuple[Backend, Url]:
         if not self.url:

@@ -192,7 +192,7 @@ class Capabilities(Clauses):
 
     async def test_capability_async_twin_is_as_declared(self, face: Face) -> None:
         driver = face.another_driver()
-        assert (self.async_driver(driver) is not None) is face.capabilities.native_async
+        assert (self.async_driver(driver.inner) is not None) is face.capabilities.native_async
 
     # -- the contract that nobody declares
 

@@ -27,9 +27,11 @@ from rota.backend import (
     WriteBack,
 )
 from rota.client import connect, connect_async
+from rota.errors import RotaError
 from rota.url import Url
 
 from .faulty import FaultyDriver, FaultyTwin
+from .watched import Overdue, Watch, WatchedDriver, WatchedTwin, in_time
 
 if TYPE_CHECKING:
     from .base import Clauses
@@ -72,10 +74,11 @@ class Face:
         self.is_async = name == ASYNC
         self._suite = suite
         self._threads = set(threading.enumerate())
-        self.driver = suite.driver()
+        self._watch = Watch()
+        self._drivers: list[WatchedDriver] = []
+        self.driver = self.another_driver()
         self.capabilities = self.driver.capabilities
-        self._twin = suite.async_driver(self.driver) if self.is_async else None
-        self._drivers = [self.driver]
+        self._twin = self._watched_twin(self.driver) if self.is_async else None
         self._clients: list[Any] = []
         self.began = 0
 
@@ -83,10 +86,20 @@ class Face:
 
     def run(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a test; afterwards no task and no thread of its clients is left."""
-        if self.is_async:
-            asyncio.run(self._to_the_end(test))
-        else:
-            stepped(self._to_the_end(test))
+        run = asyncio.run if self.is_async else stepped
+        self._in_time(lambda: run(self._to_the_end(test)))
+
+    def probe(self) -> None:
+        """Raise if the store can't be read."""
+        self._in_time(lambda: self.driver.read(self._suite.fresh(), 5.0))
+
+    def _in_time(self, run: Callable[[], object]) -> None:
+        try:
+            in_time(run, self._watch)
+        except Overdue as late:
+            # whoever waits for ever may hold what every other test needs
+            type(self._suite).stop(f"an earlier call has not returned: {late}")
+            raise
 
     async def _to_the_end(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -184,15 +197,19 @@ class Face:
 
     # -- clients
 
-    def another_driver(self) -> Driver:
+    def another_driver(self) -> WatchedDriver:
         """Return one more driver of the same store, as another process has it."""
-        self._drivers.append(self._suite.driver())
+        self._drivers.append(WatchedDriver(_driver_of(self._suite), self._watch))
         return self._drivers[-1]
+
+    def _watched_twin(self, driver: WatchedDriver) -> WatchedTwin | None:
+        twin = self._suite.async_driver(driver.inner)
+        return None if twin is None else WatchedTwin(twin, self._watch)
 
     def connect(self, **options: Any) -> Any:
         """Return a client of this face, made by `rota.connect` or `rota.connect_async`; its ``driver`` is a `FaultyDriver`."""
-        inner = self._suite.driver()
-        wired = _Wired(inner, self._suite.async_driver(inner))
+        inner = WatchedDriver(_driver_of(self._suite), self._watch)
+        wired = _Wired(inner, self._watched_twin(inner))
         if self._suite.clock is not None:
             options.setdefault("clock", self._suite.clock.local)
         client: Any = (connect_async if self.is_async else connect)(wired, **options)
@@ -229,6 +246,22 @@ class Face:
                 return value
             assert time.monotonic() < deadline, f"not within {seconds:g}s: {what or inspect.getsource(condition).strip()}"
             await self.sleep(0.005)
+
+
+def _driver_of(suite: Clauses) -> Driver:
+    """Return a driver of the class under test; what is wrong with it is said in a line, once."""
+    try:
+        driver = suite.driver()
+    except RotaError:
+        raise
+    except Exception as error:
+        wrong = f"driver() can't be made: {type(error).__name__}: {error}"
+        type(suite).stop(wrong)
+        raise AssertionError(f"{wrong} (the contract is rota.backend.Driver)") from error
+    if not isinstance(driver, Driver):
+        type(suite).stop(wrong := f"driver() returned {driver!r}, which is no rota.backend.Driver")
+        raise AssertionError(wrong)
+    return driver
 
 
 class _Wired(Backend):

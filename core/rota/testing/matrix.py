@@ -12,7 +12,7 @@ from rota.duration import describe
 
 from .report import FORMAT, order
 
-_SHOWN = {"passed": "✓", "refused": "refused", "failed": "**failed**", "not run": "-"}
+_SHOWN = {"passed": "✓", "passed in part": "in part", "refused": "refused", "failed": "**failed**", "not run": "-"}
 _DEGREES = (
     "clock",
     "clock_bound",
@@ -30,8 +30,8 @@ _DEGREES = (
 _HEAD = """# Guarantees
 
 Generated from reports of the conformance suite by `python -m rota.testing.matrix`; not written by hand. Clauses are those of
-[semantics](semantics.md). ✓ every test of the clause passed on both faces; *refused*: the backend says that it does not offer what the
-clause is about; -: not run, for want of a hook.
+[semantics](semantics.md). ✓ every test of the clause passed on both faces; *in part*: what was run passed, and [why](#in-part) the rest was
+not; *refused*: the backend says that it does not offer what the clause is about; -: not run, for want of a hook.
 """
 
 
@@ -50,7 +50,19 @@ def render(reports: list[dict[str, Any]]) -> str:
     clauses = sorted({clause for run in runs for clause in run["clauses"]}, key=order)
     rows = [(clause, [_SHOWN[run["clauses"][clause]["result"]] if clause in run["clauses"] else "-" for run in runs]) for clause in clauses]
     degrees = [(degree.replace("_", " "), [_degree(degree, run["capabilities"].get(degree)) for run in runs]) for degree in _DEGREES]
-    return f"{_HEAD}\n{_table('clause', columns, rows)}\n## Capabilities\n\n{_table('degree', columns, degrees)}"
+    page = f"{_HEAD}\n{_table('clause', columns, rows)}\n## Capabilities\n\n{_table('degree', columns, degrees)}"
+    parts = [line for run, column in zip(runs, columns, strict=True) for line in _in_part(run, column)]
+    return page + ("\n## In part\n\n" + "".join(parts) if parts else "")
+
+
+def _in_part(run: dict[str, Any], column: str) -> list[str]:
+    """Return a line for each reason for which tests of a clause that passed were refused or not run."""
+    by_reason: dict[str, list[str]] = {}
+    for clause in sorted(run["clauses"], key=order):
+        if run["clauses"][clause]["result"] == "passed in part":
+            for reason in run["clauses"][clause].get("why", []):
+                by_reason.setdefault(reason, []).append(clause)
+    return [f"- {column}: {', '.join(clauses)}: {reason}\n" for reason, clauses in by_reason.items()]
 
 
 def _title(run: dict[str, Any]) -> str:

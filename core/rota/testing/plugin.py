@@ -8,6 +8,7 @@ run of everybody who has rota installed.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import pytest
 
 from .base import HOOKS, Clauses, NotRun, RefusedHere
 from .report import FAILED, NOT_RUN, PASSED, REFUSED, Report, standard_tests
+from .watched import LEFT_ASIDE
 
-_result = pytest.StashKey[str]()
 _report = pytest.StashKey[Report]()
+_status = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,7 +75,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if result is not None:
             report.user_properties.append(("rota", result))
             name = getattr(item, "originalname", item.name)
-            item.config.stash[_report].add(item.instance if hasattr(item, "instance") else suite(), name, item.name, result, _why(report))
+            instance = item.instance if hasattr(item, "instance") else suite()
+            item.config.stash[_report].add(instance, name, item.name, result, _why(report, call))
     return found
 
 
@@ -90,7 +93,9 @@ def _result_of(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str | 
     return PASSED if report.when == "call" else None
 
 
-def _why(report: pytest.TestReport) -> str:
+def _why(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
+    if call.excinfo is not None and isinstance(call.excinfo.value, (NotRun, RefusedHere)):
+        return str(call.excinfo.value)
     if hasattr(report, "wasxfail"):
         return f"known: {str(report.wasxfail).removeprefix('reason: ')}"
     if report.skipped and isinstance(report.longrepr, tuple):
@@ -112,8 +117,19 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     return None
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the report."""
+    session.config.stash[_status] = int(exitstatus)
     file: Path | None = session.config.getoption("--rota-report")
     if file is not None:
         session.config.stash[_report].write(file)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave without the calls that never returned: Python itself would wait for their threads."""
+    waiting = [thread for thread in LEFT_ASIDE if thread.is_alive()]
+    if waiting:
+        print(f"rota: left without waiting for {len(waiting)} calls that have not returned", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(config.stash.get(_status, 1))

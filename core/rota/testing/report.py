@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -11,11 +12,11 @@ from typing import Any
 
 from rota import __version__
 from rota.backend import CONTRACT
-from rota.errors import NotSupported, RotaError
 
 from .base import Clauses
+from .watched import Watch, WatchedDriver, in_time
 
-PASSED, REFUSED, FAILED, NOT_RUN = "passed", "refused", "failed", "not run"
+PASSED, IN_PART, REFUSED, FAILED, NOT_RUN = "passed", "passed in part", "refused", "failed", "not run"
 #: The number of the report's layout.
 FORMAT = 1
 
@@ -54,11 +55,12 @@ class Report:
         run = self._runs.get(type(suite))
         if run is None:
             run = self._runs[type(suite)] = {**_about(suite), "clauses": {}}
-        clause = run["clauses"].setdefault(clause_of(test), {"result": "", "tests": {}})
+        clause = run["clauses"].setdefault(clause_of(test), {"result": "", "why": [], "tests": {}})
         known = clause["tests"].get(shown)
         if known is None or result == FAILED:
             clause["tests"][shown] = {"result": result} | ({"why": why} if why else {})
         clause["result"] = _whole([test["result"] for test in clause["tests"].values()])
+        clause["why"] = reasons(clause["tests"])
 
     def content(self) -> dict[str, Any]:
         """Return the report as it is written."""
@@ -66,7 +68,7 @@ class Report:
         for run in self._runs.values():
             clauses = run["clauses"]
             results = [clause["result"] for clause in clauses.values()]
-            totals = {result: results.count(result) for result in (PASSED, REFUSED, FAILED, NOT_RUN)}
+            totals = {result: results.count(result) for result in (PASSED, IN_PART, REFUSED, FAILED, NOT_RUN)}
             runs.append({**run, "clauses": {clause: clauses[clause] for clause in sorted(clauses, key=order)}, "totals": totals})
         return {
             "format": FORMAT,
@@ -82,11 +84,17 @@ class Report:
 
 
 def _whole(results: list[str]) -> str:
-    """One failure fails the clause; what the backend refuses, it does not keep; else what was run counts."""
-    for result in (FAILED, REFUSED, PASSED):
-        if result in results:
-            return result
-    return NOT_RUN
+    """One failure fails the clause; it has passed when all of its tests have, and in part when some were refused or not run."""
+    if FAILED in results:
+        return FAILED
+    if PASSED in results:
+        return PASSED if set(results) == {PASSED} else IN_PART
+    return REFUSED if REFUSED in results else NOT_RUN
+
+
+def reasons(tests: dict[str, dict[str, str]]) -> list[str]:
+    """Return why tests of a clause were refused or not run, each reason once."""
+    return list(dict.fromkeys(test.get("why") or test["result"] for test in tests.values() if test["result"] in (REFUSED, NOT_RUN)))
 
 
 def _about(suite: Clauses) -> dict[str, Any]:
@@ -96,16 +104,22 @@ def _about(suite: Clauses) -> dict[str, Any]:
         if suite.url:
             about["url"] = suite._backend()[1].safe
         driver = suite.driver()
-    except RotaError:
-        return about
-    capabilities = driver.capabilities._asdict()
+        capabilities = driver.capabilities._asdict()
+    except Exception:
+        return about  # what is wrong with it is what its tests fail for
     about["capabilities"] = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in capabilities.items()}
-    try:
-        facts = dict(driver.facts(5.0)) if "facts" in driver.capabilities.verbs else {}
-        about["facts"] = {name: value for name, value in facts.items() if isinstance(value, (str, int, float, bool, type(None)))}
-        about["server"] = str(facts.get("version", ""))
-    except (RotaError, NotSupported):
-        pass
-    finally:
-        driver.close()
+    if "facts" in driver.capabilities.verbs and not suite._away:
+        watched = WatchedDriver(driver, Watch())
+
+        def ask() -> None:
+            about["facts"] = {name: value for name, value in watched.facts(5.0).items() if _is_plain(value)}
+
+        with contextlib.suppress(Exception):  # as above
+            in_time(ask, watched.watched)
+        about["server"] = str(about["facts"].get("version", ""))
+    driver.close()
     return about
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int, float, bool, type(None)))
