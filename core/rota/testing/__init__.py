@@ -25,6 +25,7 @@ pytest.register_assert_rewrite(
         for module in (
             "base",
             "clauses_capabilities",
+            "clauses_crowds",
             "clauses_failing",
             "clauses_holding",
             "clauses_keeping",
@@ -38,6 +39,7 @@ pytest.register_assert_rewrite(
 )
 
 from .clauses_capabilities import Capabilities  # noqa: E402
+from .clauses_crowds import Crowds  # noqa: E402
 from .clauses_failing import Failing  # noqa: E402
 from .clauses_holding import Holding  # noqa: E402
 from .clauses_keeping import Keeping  # noqa: E402
@@ -48,7 +50,7 @@ from .clauses_times import Times  # noqa: E402
 from .clock import Clock  # noqa: E402
 
 
-class Conformance(Leases, Holding, Slots, Lives, Times, Keeping, Failing, Capabilities):
+class Conformance(Leases, Holding, Slots, Lives, Times, Keeping, Failing, Capabilities, Crowds):
     """All clauses."""
 
 

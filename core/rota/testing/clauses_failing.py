@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rota.backend import DEGRADED, FAILED, HANDLED, RELEASED, ROLLING, UNUSED, WINDOW, Renewal, Settlement, WriteBack
+from rota.backend import DEGRADED, FAILED, HANDLED, ROLLING, UNUSED, WINDOW, WriteBack
 from rota.duration import DAY, HOUR, SECOND
 from rota.errors import Busy, ConfigurationError, LeaseLost, NotAcquired, OutcomeUnknown, RotaError, Unavailable, Unrecorded
 from rota.schedule import Every
 
-from .base import LONG, RETENTION, Clauses, in_seconds, new_owner
+from .base import RETENTION, Clauses, in_seconds
 from .faces import Face, done
 from .faulty import HUNG, REFUSED, REPLY_LOST, REQUEST_LOST
 
@@ -28,48 +27,6 @@ class Failing(Clauses):
     """Clauses F1 to F5."""
 
     # -- F1
-
-    async def test_F1_every_verb_is_bounded_by_its_timeout_on_a_hung_server(self, face: Face) -> None:
-        claim = self.lease(face, self.fresh())
-        await self.win(face, claim)
-        driver, limit = face.driver, 2 * self.soon()
-        verbs: dict[str, Callable[[], Any]] = {
-            "claim": lambda: driver.claim(self.lease(face, self.fresh()), limit),
-            "renew": lambda: driver.renew([Renewal(claim.name, claim.owner, LONG, RETENTION)], limit),
-            "settle": lambda: driver.settle(Settlement(claim.name, new_owner(), RELEASED, RETENTION), limit),
-            "read": lambda: driver.read(claim.name, limit),
-            "list": lambda: driver.list(claim.name, limit),
-            "forget": lambda: driver.forget(self.fresh(), limit),
-        }
-        wrong = []
-        with self.hang():
-            for verb, call in verbs.items():
-                began = time.monotonic()
-                try:
-                    await face.call(call)
-                except Unavailable:
-                    pass
-                except Exception as error:
-                    wrong.append(f"{verb}: {error!r}, not Unavailable")
-                else:
-                    if verb not in ("read", "list"):  # a copy that is only read may still be at hand
-                        wrong.append(f"{verb}: answered by a server that hangs")
-                took = time.monotonic() - began
-                if took > limit + LATE_BY:
-                    wrong.append(f"{verb}: {took:.2f}s with a timeout of {limit:g}s")
-            client = face.connect(timeout=limit)
-            began = time.monotonic()
-            with pytest.raises(Unavailable):
-                await done(client.try_lease(self.fresh()))
-            if time.monotonic() - began > limit + LATE_BY:
-                wrong.append("try_lease took too long")
-        assert not wrong, "\n".join(wrong)
-        await face.until(lambda: self._answers(face, claim.name), 30, what="an answer once the server goes on")
-
-    async def _answers(self, face: Face, name: str) -> bool:
-        with contextlib.suppress(Unavailable):
-            return await self.is_live(face, name)
-        return False
 
     async def test_F1_a_claim_is_bounded_by_its_timeout(self, face: Face) -> None:
         client = face.connect(timeout=self.soon())

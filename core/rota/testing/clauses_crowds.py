@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: MIT
+# ruff: noqa: D102, N802 - a test's name says which clause it is about, and what that demands
+"""What only shows when threads and processes use the store at once: L1, L7, L10 and F1 in a crowd.
+
+Other processes reach the store by the class's `url`. They are the same on both faces, so that one face asks them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rota.backend import BUSY, RELEASED, STALE, WON, Answer, Driver, Renewal, Settlement
+from rota.duration import SECOND
+from rota.errors import Unavailable
+
+from .base import LONG, RETENTION, Clauses, new_owner, not_run
+from .faces import PATIENCE, Face
+
+#: How much longer than its timeout a call may take on a loaded machine, seconds.
+LATE_BY = 1.0
+
+
+class Crowds(Clauses):
+    """Clauses L1, L7, L10, F1 and the capability clock, in a crowd."""
+
+    # -- threads
+
+    async def test_capability_clock_is_read_in_the_step_that_decides(self, face: Face) -> None:
+        if face.capabilities.clock != "exact":
+            return  # it declares no more than an interval
+        name, problems = self.fresh(), list[str]()
+
+        def work() -> None:
+            try:
+                for _ in range(25):
+                    claim = self.lease(face, name)
+                    answer = face.driver.claim(claim, PATIENCE)
+                    before, record = answer.before, answer.record
+                    if answer.verdict == WON and before is not None and record is not None and before.settled_at > record.granted_at:
+                        problems.append(f"a grant of {record.granted_at} replaced one that was settled at {before.settled_at}")
+                    face.driver.settle(_release(claim.name, claim.owner), PATIENCE)
+            except Exception as error:
+                problems.append(repr(error))
+
+        await face.call(_all_at_once, [work] * 5)
+        assert not problems, f"the clock is to be read after any wait for a lock, in the step that decides: {problems[0]}"
+
+    async def test_L7_a_claim_that_waited_too_long_for_the_store_is_stale(self, face: Face) -> None:
+        if await face.interval() is None:
+            not_run("the store's time can't be known, so nothing can be stale")
+        claim = self.lease(face, self.fresh())._replace(apply_until=await face.now() + SECOND // 2)
+        came: list[Any] = []
+
+        def ask() -> None:
+            try:
+                came.append(face.driver.claim(claim, PATIENCE))
+            except Exception as error:
+                came.append(error)
+
+        with self.hang():
+            thread = threading.Thread(target=ask)
+            thread.start()
+            await face.sleep(0.2)  # a driver that reads its clock too early has done so by now; for one that does not it makes no odds
+            if self.clock is not None:
+                self.clock.leap(SECOND)
+            else:
+                await face.sleep(1.0)
+        await face.call(thread.join, 2 * PATIENCE)
+        assert came, "the claim has not returned"
+        if isinstance(came[0], Answer):
+            assert came[0].verdict == STALE, f"a claim that waited past its apply_until was {came[0].verdict}"
+        else:
+            assert isinstance(came[0], Unavailable), came[0]
+        await face.until(lambda: self._is_free_again(face, claim.name), 30, what="an answer that nobody has the name")
+
+    async def _is_free_again(self, face: Face, name: str) -> bool:
+        with contextlib.suppress(Unavailable):
+            return not await self.is_live(face, name)
+        return False
+
+    # -- a server that hangs, or a process that was stopped
+
+    def _every_verb(self, face: Face, driver: Driver, limit: float) -> dict[str, Callable[[], Any]]:
+        claim = self.lease(face, self.fresh())
+        return {
+            "claim": lambda: driver.claim(claim, limit),
+            "renew": lambda: driver.renew([Renewal(claim.name, claim.owner, LONG, RETENTION)], limit),
+            "settle": lambda: driver.settle(_release(claim.name, new_owner()), limit),
+            "read": lambda: driver.read(claim.name, limit),
+            "list": lambda: driver.list(claim.name, limit),
+            "forget": lambda: driver.forget(self.fresh(), limit),
+        }
+
+    async def test_F1_every_verb_is_bounded_by_its_timeout_on_a_hung_server(self, face: Face) -> None:
+        held = self.lease(face, self.fresh())
+        await self.win(face, held)
+        limit = 2 * self.soon()
+        wrong = []
+        with self.hang():
+            for verb, call in self._every_verb(face, face.driver, limit).items():
+                came = await face.call(_bounded, call, limit)
+                if came is None and verb in ("read", "list"):
+                    continue  # a copy that is only read may still be at hand
+                if came is None:
+                    wrong.append(f"{verb}: answered by a server that hangs")
+                elif not isinstance(came, Unavailable):
+                    wrong.append(f"{verb}: {came!r}, not Unavailable")
+                if isinstance(came, TimeoutError):
+                    break  # what waits for ever may need all that is left
+            client = face.connect(timeout=limit)
+            came = await self._asked(face, client, limit)
+            if not isinstance(came, Unavailable):
+                wrong.append(f"try_lease: {came!r}, not Unavailable")
+        assert not wrong, "\n".join(wrong)
+        await face.until(lambda: self._answers(face, held.name), 30, what="an answer once the server goes on")
+
+    async def _asked(self, face: Face, client: Any, limit: float) -> BaseException | None:
+        if not face.is_async:
+            return _bounded(lambda: client.try_lease(self.fresh()), limit)
+        try:
+            await asyncio.wait_for(client.try_lease(self.fresh()), limit + LATE_BY)
+        except Exception as error:
+            return error
+        return None
+
+    async def _answers(self, face: Face, name: str) -> bool:
+        with contextlib.suppress(Unavailable):
+            return await self.is_live(face, name)
+        return False
+
+    async def test_F1_a_process_that_was_stopped_in_a_verb_holds_up_nobody_for_ever(self, face: Face) -> None:
+        if face.is_async or face.capabilities.scope == "process":
+            return
+        if not hasattr(signal, "SIGSTOP"):
+            not_run("this system stops no processes")
+        limit, wrong = 0.2, []
+        name = self.fresh()
+        with self._others(1) as (other,):
+            other.tell({"hammer": self.lease(face, name)})
+            await face.until(lambda: face.driver.read(name, PATIENCE)[0], what="a claim of the other process")
+            for verb, call in [*self._every_verb(face, face.driver, limit).items()] * 3:
+                time.sleep(0.01 + os.urandom(1)[0] / 5000)  # noqa: ASYNC251 - somewhere in its work
+                with other.stopped():
+                    came = _bounded(call, limit)
+                    if came is not None and not isinstance(came, Unavailable):
+                        wrong.append(f"{verb}: {came!r}, not Unavailable")
+                if wrong:
+                    break  # what waits for ever may need all that is left
+        assert not wrong, f"while another process is stopped in the middle of a verb: {wrong[0]}"
+        await self.win(face, self.lease(face, self.fresh()))
+
+    # -- other processes
+
+    async def test_L1_of_many_processes_one_wins(self, face: Face) -> None:
+        if face.is_async or face.capabilities.scope == "process":
+            return
+        names = [self.fresh() for _ in range(60)]
+        with self._others(4) as others:
+            at = time.monotonic() + 0.2
+            for other in others:
+                other.tell({"claims": [self.lease(face, name) for name in names], "at": at, "gap": 0.005})
+            heard = [other.hear() for other in others]
+        for name, verdicts in zip(names, zip(*heard, strict=True), strict=True):
+            assert sorted(verdicts) == [BUSY] * 3 + [WON], f"four processes claimed {name!r} at once: {verdicts}"
+
+    @contextlib.contextmanager
+    def _others(self, count: int) -> Iterator[list[_Other]]:
+        if not self.url:
+            not_run("no url for another process")
+        with contextlib.ExitStack() as stack:
+            others = [stack.enter_context(_Other()) for _ in range(count)]
+            for other in others:
+                other.tell({"url": self.url, "name": self.fresh()})
+            for other in others:
+                other.hear()
+            yield others
+
+    # -- forks
+
+    async def test_L10_a_child_forked_in_the_middle_of_a_verb_holds_up_nobody(self, face: Face) -> None:
+        if face.is_async:
+            return
+        if not hasattr(os, "fork"):
+            not_run("this system does not fork")
+        driver, stop, problems = face.connect().driver.inner, threading.Event(), list[str]()
+
+        def work() -> None:
+            name = self.fresh()
+            while not stop.is_set():
+                claim = self.lease(face, name)
+                try:
+                    driver.claim(claim, PATIENCE)
+                    driver.settle(_release(name, claim.owner), PATIENCE)
+                except Exception as error:
+                    problems.append(repr(error))
+                    return
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        with contextlib.ExitStack() as children:
+            for thread in threads:
+                children.callback(thread.join, 2 * PATIENCE)
+            children.callback(stop.set)
+            for _ in range(12):
+                time.sleep(0.002 + os.urandom(1)[0] / 50_000)  # noqa: ASYNC251 - somewhere in their work
+                children.enter_context(_idle_child())
+                came = _bounded(lambda: driver.claim(self.lease(face, self.fresh()), 3.0), 3.0)
+                assert came is None, f"a forked child that does nothing keeps its parent from the store: {came!r}"
+        assert not problems, problems[0]
+
+
+def _release(name: str, owner: str) -> Settlement:
+    return Settlement(name, owner, RELEASED, RETENTION)
+
+
+class _Other:
+    """Another process (see `racer`)."""
+
+    def __enter__(self) -> _Other:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        script = Path(__file__).with_name("racer.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        return self
+
+    def tell(self, what: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        said = json.loads(line) if line else {"error": "it ended"}
+        assert not isinstance(said, dict), f"another process on the store: {said['error']}"
+        return said
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            os.waitpid(self._process.pid, os.WUNTRACED)
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextlib.contextmanager
+def _idle_child() -> Iterator[None]:
+    """Fork a child that does nothing until the block ends."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of threads: that it works with them is what is tested
+        child = os.fork()
+    if not child:
+        try:
+            os.close(writer)
+            os.read(reader, 1)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
+
+
+def _all_at_once(functions: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _bounded(call: Callable[[], Any], limit: float) -> BaseException | None:
+    """Return what a call raised, None if it answered, or an error that says so if it is not over in time; its thread is left aside."""
+    came: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            came.append(error)
+        else:
+            came.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit + LATE_BY)
+    return came[0] if came else TimeoutError(f"it had not returned {LATE_BY:g}s after its timeout of {limit:g}s")
