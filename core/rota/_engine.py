@@ -208,6 +208,9 @@ class Engine(Generic[G]):
         except Unavailable as error:
             settled = not unknown and not isinstance(error, OutcomeUnknown)
             breaker.failed(clock())
+            if unknown and not isinstance(error, OutcomeUnknown):
+                last, error = error, OutcomeUnknown(f"an earlier request may have been applied; the last one was not: {error}")
+                error.__cause__ = last
             return self._unavailable(ask, error)
         except BaseException:
             breaker.undecided(clock())

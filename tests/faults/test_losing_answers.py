@@ -82,6 +82,20 @@ def test_a_grant_that_ran_out_while_its_reply_was_lost_is_not_believed(world: An
     assert len({call[1].owner for call in client.driver.calls if call[0] == "claim"}) == 2
 
 
+def test_a_claim_is_unknown_when_an_earlier_request_of_it_may_have_been_applied(world: Any) -> None:
+    """L7, F2: the last request was surely not applied, as when the store is gone or no thread is free; the one before may have been."""
+    client = world.client()
+    client.driver.once("claim", world.REPLY_LOST)
+    client.driver.away(world.REFUSED)
+    client.driver.once("now", world.Fault())
+    with pytest.raises(OutcomeUnknown) as caught:
+        client.try_lease(world.name, ttl=3600)
+    assert type(caught.value.__cause__) is Unavailable
+    assert world.read().owner
+    client.driver.back()
+    world.until(lambda: not world.read().owner)
+
+
 def test_an_at_most_once_slot_survives_a_lost_reply(world: Any) -> None:
     """W3b, L7: the seal of the lost reply is this claim's own."""
     client = world.client()
