@@ -40,6 +40,7 @@ from rota.url import Url
 
 from .clock import Clock
 from .faces import ASYNC, BLOCKING, Face
+from .faulty import Fault
 
 #: A ttl that no test outlives.
 LONG = HOUR
@@ -212,6 +213,15 @@ class Clauses:
     def soon(self) -> float:
         """Return a timeout, in seconds, that a test waits for to be over: short, and enough for a store that answers."""
         return 0.15 if self.clock is not None else 0.4
+
+    def ample(self) -> float:
+        """Return a timeout, in seconds, within which a store that answers does so on the busiest machine; `costly` faults end it soon."""
+        return 8.0 if self.clock is not None else 1.5
+
+    def costly(self, fault: Fault) -> Fault:
+        """Return the fault; where the clocks can be set, it takes a second by them, so that a timeout is over after few of them."""
+        clock = self.clock
+        return fault if clock is None else fault._replace(then=lambda: clock.leap(SECOND))
 
     async def work(self, face: Face, client: Any, seconds: float, step: float) -> None:
         """Let so much time pass while the client's heartbeat goes on, which has something to do every ``step`` seconds."""

@@ -125,7 +125,7 @@ class Holding(Clauses):
 
     async def test_L7_a_claim_whose_reply_was_lost_is_won_once(self, face: Face) -> None:
         for fault in (REPLY_LOST, REQUEST_LOST):
-            client = face.connect(timeout=self.soon())
+            client = face.connect(timeout=self.ample())
             client.driver.once("claim", fault)
             grant = await done(client.try_lease(self.fresh()))
             assert grant, grant
@@ -171,9 +171,9 @@ class Holding(Clauses):
         assert not await self.is_live(face, holder.name), "a wait that was cancelled took the name"
 
     async def test_L8_a_claim_that_stayed_unknown_holds_nothing(self, face: Face) -> None:
-        client = face.connect(timeout=self.soon())
+        client = face.connect(timeout=self.ample())
         name = self.fresh()
-        client.driver.away(REPLY_LOST, "claim")
+        client.driver.away(self.costly(REPLY_LOST), "claim")
         with pytest.raises(OutcomeUnknown):
             await done(client.try_lease(name, ttl=LONG / SECOND))
         client.driver.back()
