@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import pytest
 import rota.testing
 from rota.backend import AsyncDriver, Driver
 from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore
+from rota.testing.base import not_run
 
 
 class TestMemory(rota.testing.Conformance):
@@ -27,3 +29,6 @@ class TestMemory(rota.testing.Conformance):
     def raw(self, name: str) -> Mapping[str, object] | None:
         record = self._store.records.get(name)
         return None if record is None else record._asdict()
+
+    def hang(self) -> AbstractContextManager[object]:
+        not_run("nothing hangs that is all in one process")

@@ -27,7 +27,11 @@ WRONG_TURNS = {
     "the clock is read before the wait for the lock": (EARLY, "test_capability_clock_is_read_in_the_step_that_decides", False),
     "and a claim that waited is not stale": (EARLY, "test_L7_a_claim_that_waited_too_long_for_the_store_is_stale", True),
     "it waits for ever": ([("if time.monotonic() >= deadline:", "if False:")], "test_F1_a_process_that_was_stopped", False),
-    "it waits for ever for a store that hangs": ([("if time.monotonic() >= deadline:", "if False:")], "test_F1_every_verb_is_bounded", True),
+    "it waits for ever for a store that hangs": (
+        [("if time.monotonic() >= deadline:", "if False:")],
+        "test_F1_every_verb_is_bounded",
+        True,
+    ),
     "its lock is none": ([(LOCK, "pass")], "test_L1_of_many_processes_one_wins", False),
     "its lock is one between threads": (
         [
@@ -38,7 +42,11 @@ WRONG_TURNS = {
         "test_L1_of_many_processes_one_wins",
         False,
     ),
-    "it unlocks by closing, and forks keep the lock": ([("fcntl.flock(lock, fcntl.LOCK_UN)", "pass")], "test_L10_a_child_forked_in_the", False),
+    "it unlocks by closing, and forks keep the lock": (
+        [("fcntl.flock(lock, fcntl.LOCK_UN)", "pass")],
+        "test_L10_a_child_forked_in_the",
+        False,
+    ),
 }
 
 
