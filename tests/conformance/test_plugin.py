@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import rota
+from rota.cli import _conform
 
 CORE = str(Path(rota.__file__).parents[1])
 
@@ -209,6 +210,20 @@ def test_conform_says_not_run_when_no_server_answers(away: Path) -> None:
     clauses = json.loads((away / "out.json").read_text())["runs"][0]["clauses"]
     assert {found["result"] for found in clauses.values()} == {"not run"}
     assert {"L1", "W12", "R3", "F5"} <= set(clauses)
+
+
+def test_conform_says_why_a_clause_has_passed_in_part() -> None:
+    tests = {f"test_{number}": {"result": "passed"} for number in range(3)}
+    tests |= {name: {"result": "not run", "why": "not run: no raw() hook"} for name in ("test_a[blocking]", "test_a[async]")}
+    tests["test_b"] = {"result": "refused", "why": "refused: no watch"}
+    run = {"url": "mine://h", "server": "9", "capabilities": {"windows": True}, "totals": {"passed": 0, "passed in part": 1, "failed": 0}}
+    shown: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_conform, "show", shown.append)
+        clauses = {"L2": {"result": "passed in part", "why": [], "tests": tests}}
+        report = {"rota": "1", "contract": 1, "python": "3", "runs": [run | {"clauses": clauses}]}
+        assert _conform._show(report) == 0
+    assert "L2  passed in part  3 passed; 2 not run: no raw() hook; 1 refused: no watch\n" in shown[0]
 
 
 @pytest.mark.parametrize(

@@ -130,10 +130,10 @@ def _show(report: Any) -> int:
     ]
     wide = max(map(len, run["clauses"]))
     for clause, found in run["clauses"].items():
-        results = [test["result"] for test in found["tests"].values()]
-        counts = ", ".join(f"{results.count(result)} {result}" for result in dict.fromkeys(results))
-        why = "".join(f"; {reason}" for reason in found["why"]) if found["result"] != "passed" else ""
-        lines.append(f"{clause:{wide}}  {found['result']:14} {counts}{why}")
+        # what was refused or not run says why, in words that begin with that
+        came = [test["result"] if test["result"] in ("passed", "failed") else test.get("why", "") for test in found["tests"].values()]
+        counts = "; ".join(f"{came.count(what)} {what}" for what in sorted(set(came), key=lambda what: (what != "passed", what)))
+        lines.append(f"{clause:{wide}}  {found['result']:14}  {counts}")
         lines += [f"{'':{wide}}    {name}: {test.get('why', '')}" for name, test in found["tests"].items() if test["result"] == "failed"]
     totals = run["totals"]
     lines += ["", "clauses: " + ", ".join(f"{count} {result}" for result, count in totals.items())]
