@@ -205,6 +205,14 @@ class Face:
         self._drivers.append(WatchedDriver(_driver_of(self._suite), self._watch))
         return self._drivers[-1]
 
+    def driver_of_url(self) -> WatchedDriver:
+        """Return one more driver as the URL gives it to other processes, its clock the real one; without a URL, the class's own."""
+        if not self._suite.url:
+            return self.another_driver()
+        found, parsed = self._suite._backend()
+        self._drivers.append(WatchedDriver(found.driver(parsed), self._watch))
+        return self._drivers[-1]
+
     def _watched_twin(self, driver: WatchedDriver) -> WatchedTwin | None:
         twin = self._suite.async_driver(driver.inner)
         return None if twin is None else WatchedTwin(twin, self._watch)
