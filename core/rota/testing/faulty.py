@@ -7,9 +7,10 @@ Nothing is pretended: what a fault lets through is decided by the real store, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rota.backend import Answer, AsyncDriver, Claim, Driver, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
@@ -52,6 +53,7 @@ class FaultyDriver(Driver):
         inner: The real driver: never fails on demand.
         calls: Every call that was tried: verb, request, timeout.
         skew: Microseconds added to the store's time in every answer, as if its clock had stepped (L12).
+        under_way: How many calls have not returned yet.
     """
 
     def __init__(self, inner: Driver) -> None:
@@ -59,6 +61,7 @@ class FaultyDriver(Driver):
         self.capabilities = inner.capabilities
         self.calls: list[tuple[str, Any, float]] = []
         self.skew = 0
+        self.under_way = 0
         self._planned: list[tuple[frozenset[str], Fault]] = []
         self._standing: tuple[frozenset[str], Fault] | None = None
         self._stuck: list[tuple[str, Any]] = []
@@ -130,15 +133,27 @@ class FaultyDriver(Driver):
             return answer[0] + self.skew, answer[1] + self.skew
         return answer
 
+    @contextlib.contextmanager
+    def going(self) -> Iterator[None]:
+        """Count a call for as long as it is under way."""
+        with self._lock:
+            self.under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.under_way -= 1
+
     def _call(self, verb: str, request: object, timeout: float, *arguments: Any, **options: Any) -> Any:
-        fault = self.meet(verb, request, timeout)
-        if fault.wait:
-            self._is_back.wait(min(fault.wait, timeout))
-        self.reach(fault, verb, request, timeout)
-        answer = getattr(self.inner, verb)(*arguments, timeout, **options)
-        if fault.linger:
-            self._is_back.wait(fault.linger)
-        return self.answer(fault, verb, answer)
+        with self.going():
+            fault = self.meet(verb, request, timeout)
+            if fault.wait:
+                self._is_back.wait(min(fault.wait, timeout))
+            self.reach(fault, verb, request, timeout)
+            answer = getattr(self.inner, verb)(*arguments, timeout, **options)
+            if fault.linger:
+                self._is_back.wait(fault.linger)
+            return self.answer(fault, verb, answer)
 
     # the verbs, each through `_call`
 
@@ -208,12 +223,13 @@ class FaultyTwin(AsyncDriver):
 
     async def _call(self, verb: str, request: object, timeout: float, *arguments: Any) -> Any:
         driver = self._driver
-        fault = driver.meet(verb, request, timeout)
-        await self._wait(min(fault.wait, timeout))
-        driver.reach(fault, verb, request, timeout)
-        answer = await getattr(self._twin, verb)(*arguments, timeout)
-        await self._wait(fault.linger)
-        return driver.answer(fault, verb, answer)
+        with driver.going():
+            fault = driver.meet(verb, request, timeout)
+            await self._wait(min(fault.wait, timeout))
+            driver.reach(fault, verb, request, timeout)
+            answer = await getattr(self._twin, verb)(*arguments, timeout)
+            await self._wait(fault.linger)
+            return driver.answer(fault, verb, answer)
 
     async def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
