@@ -228,7 +228,10 @@ class Engine(Generic[G]):
     async def _look(self, ask: Ask, deadline: float) -> None:
         """Learn the store's time before the first claim: it says until when a claim may be applied, and which slot is meant."""
         sent = self.clock()
-        now = await self.call(self.io.now, max(0.001, deadline - sent))
+        try:
+            now = await self.call(self.io.now, max(0.001, deadline - sent))
+        except OutcomeUnknown as error:
+            raise Unavailable(f"the store's time can't be asked: {error}") from error  # no claim was sent yet
         if now is not None:
             self._observe(now, sent, self.clock())
         elif ask.kind != LEASE:

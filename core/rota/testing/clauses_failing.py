@@ -60,8 +60,14 @@ class Failing(Clauses):
     # -- F2
 
     async def test_F2_on_unavailable_decides_claims(self, face: Face) -> None:
+        cold = face.connect(timeout=self.ample())
+        cold.driver.away(self.costly(REQUEST_LOST), "now")
+        with pytest.raises(Unavailable) as raised:
+            await done(cold.try_lease(self.fresh()))
+        assert not isinstance(raised.value, OutcomeUnknown), "no claim was sent before the store's time was known"
         client = face.connect(timeout=self.soon())
         planned = in_seconds(face.began)
+        await self._granted(face, client.try_lease, self.fresh())
         for fault in (REFUSED, REQUEST_LOST, HUNG):
             client._engine.breaker.answered()
             client.driver.away(self.costly(fault), "claim now")
