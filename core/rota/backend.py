@@ -182,7 +182,7 @@ class Renewal(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """For each renewal of the batch whether it is held, in order, and the store's time.
+    """For each renewal of the batch whether it is held, in order, and the store's time: from the first step to the last if it took several.
 
     None: not known, since the part of the store that keeps it did not answer, while others did; it is asked again. Where nothing answered
     the driver raises.
