@@ -101,12 +101,25 @@ class Crowds(Clauses):
             "forget": lambda: driver.forget(self.fresh(), limit),
         }
 
+    async def test_F1_a_timeout_may_be_tiny(self, face: Face) -> None:
+        wrong = []
+        for limit in (0.001, 1e-6):
+            for verb, call in self._every_verb(face, face.another_driver(), limit).items():
+                came = await face.call(_bounded, call, limit)
+                if came is not None and not isinstance(came, Unavailable):
+                    wrong.append(f"{verb} with a timeout of {limit}: {came!r}, neither an answer nor Unavailable")
+        assert not wrong, "\n".join(wrong)
+        await self.win(face, self.lease(face, self.fresh()))
+
     async def test_F1_every_verb_is_bounded_by_its_timeout_on_a_hung_server(self, face: Face) -> None:
         held = self.lease(face, self.fresh())
         await self.win(face, held)
         limit = 2 * self.soon()
         wrong = []
         with self.hang():
+            came = await face.call(_bounded, self._every_verb(face, face.driver, 1e-6)["claim"], 1e-6)
+            if not isinstance(came, Unavailable):
+                wrong.append(f"claim with a timeout of a microsecond: {came!r}, not Unavailable")
             for verb, call in self._every_verb(face, face.driver, limit).items():
                 came = await face.call(_bounded, call, limit)
                 if came is None and verb in ("read", "list"):
