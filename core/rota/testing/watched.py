@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# ruff: noqa: D102 - the verbs of a driver are documented once, in the contract
 """A driver under watch: every call must come back in time, with what the contract says.
 
 A call that never returns would stop pytest for good: the test that made it fails instead, and its thread is left aside.
