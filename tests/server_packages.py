@@ -32,7 +32,10 @@ class Server(NamedTuple):
 
 
 #: Every server that the tests need. The embedded stores need none; each backend adds its own line here.
-SERVERS: tuple[Server, ...] = ()
+SERVERS: tuple[Server, ...] = (
+    Server("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), ("postgresql",)),
+    Server("PgBouncer", ("pgbouncer",), ("pgbouncer",)),
+)
 
 #: Debian keeps daemons out of a plain user's PATH.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+"""Real servers for tests: started from installed programs on loopback, or running ones that environment variables name."""
+
+from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, add_user
+from ._process import HOST, NotInstalled, Process, ServerError, accepts, free_port, program, running, wait_until
+
+__all__ = [
+    "ADMIN",
+    "DATABASE",
+    "PgBouncer",
+    "Postgres",
+    "add_user",
+    "HOST",
+    "NotInstalled",
+    "Process",
+    "ServerError",
+    "accepts",
+    "free_port",
+    "program",
+    "running",
+    "wait_until",
+]
