@@ -8,6 +8,8 @@ import signal
 
 import hypothesis
 
+pytest_plugins = ["servers.fixtures"]
+
 # Machines are slow and shared: how long an example took says nothing. CI tries the same examples each time, so that a red run means a
 # change; a developer's runs look for new ones.
 hypothesis.settings.register_profile("rota", deadline=None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Real servers for tests: started from installed programs on loopback, or running ones that environment variables name."""
 
-from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, add_user
+from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, RunningPostgres, add_user
 from ._process import HOST, NotInstalled, Process, ServerError, accepts, free_port, program, running, wait_until
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "PgBouncer",
     "Postgres",
     "Process",
+    "RunningPostgres",
     "ServerError",
     "accepts",
     "add_user",

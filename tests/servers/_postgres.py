@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ._process import HOST, Process, accepts, program, wait_until
 
@@ -156,9 +158,33 @@ server_login_retry = 0.2
         return f"{scheme}://{user}@{HOST}:{self.port}/{database}{'?' + options if options else ''}"
 
 
-def add_user(server: Postgres, name: str, *settings: str) -> None:
+class RunningPostgres:
+    """A server that somebody else runs; ``url`` is a superuser's, with its database."""
+
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+
+    def url(self, user: str | None = None, *, scheme: str = "postgresql", database: str | None = None, options: str = "") -> str:
+        """Return its URL for a user, who logs in without a password or with the superuser's."""
+        found = self._url
+        netloc = found.netloc
+        if user is not None:
+            password = f":{found.password}" if found.password else ""
+            netloc = f"{user}{password}@{netloc.rpartition('@')[2]}"
+        query = "&".join(part for part in (found.query, options) if part)
+        return f"{scheme}://{netloc}{found.path if database is None else '/' + database}{'?' + query if query else ''}"
+
+    def sql(self, *statements: str, database: str | None = None) -> str:
+        """Run statements as the superuser; return what psql printed, unaligned."""
+        psql = Path(program("PostgreSQL")).resolve().parent / "psql"
+        command = [str(psql), "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", self.url(database=database)]
+        command += [part for statement in statements for part in ("-c", statement)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def add_user(server: Postgres | RunningPostgres, name: str, *settings: str) -> None:
     """Make a login role; ``settings`` are what follows ``ALTER ROLE name SET``."""
     server.sql(f'CREATE ROLE "{name}" LOGIN', *(f'ALTER ROLE "{name}" SET {setting}' for setting in settings))
 
 
-__all__ = ["ADMIN", "DATABASE", "PgBouncer", "Postgres", "add_user"]
+__all__ = ["ADMIN", "DATABASE", "PgBouncer", "Postgres", "RunningPostgres", "add_user"]

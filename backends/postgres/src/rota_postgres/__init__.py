@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+"""rota on PostgreSQL: ``postgresql://…`` as libpq reads it, and `?table=`, `?schema=`, `?listen=`. See README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rota.backend import AsyncDriver, Backend, Driver
+from rota.errors import ConfigurationError
+from rota.url import Url, did_you_mean
+
+if TYPE_CHECKING:
+    from ._driver import PostgresDriver
+
+__all__ = ["PostgresBackend"]
+
+#: What this backend adds to libpq's options.
+OWN = {
+    "table": "the table's name (default: rota)",
+    "schema": "the schema it is in (default: public)",
+    "listen": "a postgresql:// URL past any pooler, percent-encoded, on which waiters are woken; off: waiters poll",
+}
+#: An unquoted identifier longer than this would be cut by the server, silently.
+LONGEST = 63
+
+
+class PostgresBackend(Backend):
+    """The backend of ``postgresql://`` and ``postgres://``."""
+
+    contract = 1
+
+    @property
+    def options(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Our own options and every one that the libpq in use knows."""
+        return OWN | dict.fromkeys(_libpq(), "see libpq's manual") | {"ssl": "true: sslmode=require"}
+
+    def driver(self, url: Url) -> PostgresDriver:
+        own = {name: value for name, value in url.options.items() if name in OWN}
+        for name in ("table", "schema"):
+            value = own.get(name, "x")
+            if not value or "\0" in value or len(value.encode()) > LONGEST:
+                raise ConfigurationError(f"{name}={value!r} must have 1 to {LONGEST} bytes")
+        from ._driver import PostgresDriver
+        from ._sql import Statements
+
+        options = _told(url.scheme, url.rest, {name: value for name, value in url.options.items() if name not in OWN})
+        listen: Mapping[str, str] | None = options
+        if own.get("listen") == "off":
+            listen = None
+        elif "listen" in own:
+            listen = _listening(own["listen"])
+        return PostgresDriver(options, listen, Statements(own.get("schema", "public"), own.get("table", "rota")), url.safe)
+
+    def async_driver(self, driver: Driver) -> AsyncDriver | None:
+        from ._async import AsyncPostgresDriver
+        from ._driver import PostgresDriver
+
+        return AsyncPostgresDriver(driver) if isinstance(driver, PostgresDriver) else None
+
+
+def _libpq() -> dict[str, str | None]:
+    """Return libpq's options and their defaults, which its environment variables may have set."""
+    from psycopg import pq
+
+    return {option.keyword.decode(): None if option.val is None else option.val.decode() for option in pq.Conninfo.get_defaults()}
+
+
+def _told(scheme: str, rest: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Let libpq read the URL; return what it makes of it, and what we add."""
+    from urllib.parse import quote
+
+    from psycopg import Error, pq
+
+    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in options.items())
+    try:
+        parsed = pq.Conninfo.parse(f"{scheme}://{rest}{'?' + query if query else ''}".encode())
+    except Error:
+        # libpq quotes what it can't read, which may be the password
+        raise ConfigurationError(
+            f"libpq can't read the {scheme}:// URL: percent-encode what is not plain in user, password or options; check hosts and ports"
+        ) from None
+    told = {option.keyword.decode(): option.val.decode() for option in parsed if option.val is not None}
+    for name in ("host", "port", "hostaddr", "target_session_attrs"):
+        default = _libpq().get(name)
+        if name not in told and default:
+            told[name] = default
+    if "," in told.get("host", "") + told.get("hostaddr", "") and told.get("target_session_attrs", "any") == "any":
+        told["target_session_attrs"] = "read-write"  # of several servers only the primary is of use
+    told.setdefault("fallback_application_name", "rota")
+    told["client_encoding"] = "UTF8"
+    return told
+
+
+def _listening(dsn: str) -> dict[str, str]:
+    scheme, colon, rest = dsn.partition("://")
+    if not colon or scheme not in ("postgresql", "postgres"):
+        raise ConfigurationError("listen= is a postgresql:// URL, percent-encoded, or off")
+    body = rest.partition("?")[0]
+    from rota.url import parse
+
+    url = parse(dsn)
+    for name in url.options:
+        if name not in _libpq():
+            raise ConfigurationError(f"the URL in listen= has an option that libpq does not know, {name!r}{did_you_mean(name, _libpq())}")
+    return _told(scheme, body, url.options)
