@@ -59,7 +59,7 @@ class Pair:
         self._set_clock(self.clock.now)
         said = getattr(self.driver, verb)(*arguments, 10.0)
         meant = getattr(self.model, verb)(*arguments, 10.0)
-        assert said == meant, f"{verb}{arguments} at {self.clock.now}"
+        assert said == meant, f"{said}\n{meant}\n{verb}{arguments} at {self.clock.now}"
         return said
 
 
@@ -146,12 +146,12 @@ def one_of(chance: random.Random, name: str, owners: list[str], clock: Clock) ->
     return verb, name
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_statements_say_and_write_what_the_rules_do(pair: Pair, seed: int) -> None:
     chance = random.Random(seed if os.environ.get("CI") else None)
     won = 0
     owners: dict[str, list[str]] = {}
-    for _ in range(400):
+    for _ in range(300):
         name = chance.choice(["l1", "l2", "w1", "w2", "w3", "r1", "r2"])
         verb, argument = one_of(chance, name, owners.setdefault(name, []), pair.clock)
         answer = pair.ask(verb, argument)

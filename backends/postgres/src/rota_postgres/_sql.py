@@ -253,7 +253,7 @@ class Statements:
             new |= {
                 "slot_start": ":start",
                 "slot_end": ":end",
-                "keep_until": f"greatest(:end, {new['keep_until'].rpartition(' + ')[0]}) + :retention",
+                "keep_until": f"greatest(:start, :end, {new['keep_until'].rpartition(' + ')[0]}) + :retention",
             }
             update |= {"slot_start": "EXCLUDED.slot_start", "slot_end": "EXCLUDED.slot_end"}
             update["attempts"] = "CASE WHEN r.slot_start = EXCLUDED.slot_start THEN r.attempts + 1 ELSE 1 END"  # W3c
