@@ -35,6 +35,7 @@ class Server(NamedTuple):
 SERVERS: tuple[Server, ...] = (
     Server("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), ("postgresql",)),
     Server("PgBouncer", ("pgbouncer",), ("pgbouncer",)),
+    Server("libfaketime", ("/usr/lib/*/faketime/libfaketime.so.1",), ("libfaketime",)),
 )
 
 #: Debian keeps daemons out of a plain user's PATH.

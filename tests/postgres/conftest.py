@@ -51,3 +51,18 @@ def connect(prepared: Server) -> Iterator[Callable[..., rota.Client]]:
 def name() -> str:
     """A fresh name."""
     return f"job-{os.urandom(6).hex()}"
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[Postgres]:
+    """A server of the module's own, to be hurt; with the table and the role ``app``."""
+    with Postgres() as server:
+        prepare(server)
+        yield server
+
+
+def prepare(server: Postgres) -> None:
+    add_user(server, "app")
+    client = rota.connect(server.url())
+    server.sql(client.driver.schema(role="app"))
+    client.close()

@@ -96,8 +96,15 @@ class Postgres(Process):
 
     def sql(self, *statements: str, database: str = DATABASE) -> str:
         """Run statements as the superuser, each for itself; return what psql printed, unaligned."""
+        return self.run(*self._psql(statements, database)).strip()
+
+    def sql_later(self, *statements: str, database: str = DATABASE) -> subprocess.Popen[bytes]:
+        """As `sql`, without waiting."""
+        return subprocess.Popen(self._psql(statements, database), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def _psql(self, statements: tuple[str, ...], database: str) -> list[str]:
         command = [str(self.bin / "psql"), "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-h", HOST, "-p", str(self.port), "-U", ADMIN]
-        return self.run(*command, "-d", database, *(part for statement in statements for part in ("-c", statement))).strip()
+        return [*command, "-d", database, *(part for statement in statements for part in ("-c", statement))]
 
     def promote(self) -> None:
         """Make a replica the primary, and wait until it takes writes."""

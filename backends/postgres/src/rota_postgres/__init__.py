@@ -81,6 +81,8 @@ def _told(scheme: str, rest: str, options: Mapping[str, str]) -> dict[str, str]:
             f"libpq can't read the {scheme}:// URL: percent-encode what is not plain in user, password or options; check hosts and ports"
         ) from None
     told = {option.keyword.decode(): option.val.decode() for option in parsed if option.val is not None}
+    if not all(port.isdigit() or not port for port in told.get("port", "").split(",")):
+        raise ConfigurationError(f"a port of the {scheme}:// URL is no number")
     for name in ("host", "port", "hostaddr", "target_session_attrs"):
         default = _libpq().get(name)
         if name not in told and default:
