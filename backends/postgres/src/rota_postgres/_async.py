@@ -132,8 +132,11 @@ class AsyncPostgresDriver(AsyncDriver):
                         break
                     if not await self._verbs.is_held(name, owner, max(deadline, time.monotonic() + 0.05)):
                         return True
+                    link = self._listening
                     async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                         await event.wait()
+                    if self._listening is link:  # it was told: the grant that the note names has ended
+                        return True
                 except TimeoutError:
                     return False
         finally:

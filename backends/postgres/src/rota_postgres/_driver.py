@@ -250,6 +250,8 @@ class PostgresDriver(Driver):
                     return True
                 if not self._read(deadline, partial(self._has_news, name, count, link)):
                     return False
+                if self._listening is link:  # it was told: the grant that the note names has ended
+                    return True
         finally:
             with self._changed:
                 self._watchers -= 1

@@ -88,12 +88,13 @@ class Verbs(ABC):
             if answer is not None:
                 return answer
         while True:
-            statement = self.statements.claim(claim.kind, claim.seal and claim.kind != LEASE, claim.overlap, seen is not None)
+            alike = seen is not None and _is_alike(seen[1], claim)
+            statement = self.statements.claim(claim.kind, claim.seal and claim.kind != LEASE, claim.overlap, seen is not None, alike)
             try:
                 if seen is not None:
                     row = await self.run(statement, {**values, "version": seen[0]}, deadline)
                     if row is not None:
-                        return self._won(claim, None if decode("bool", row[2]) else seen[1], row[0], row[1])
+                        return self._won(claim, seen[1], row[0], row[1])
                     seen = None
                     continue
                 row = await self.run(statement, values, deadline)
@@ -164,8 +165,6 @@ class Verbs(ABC):
             "ttls": [renewal.ttl for renewal in renewals],
             "retentions": [renewal.retention for renewal in renewals],
         }
-        for name, *_ in renewals:
-            self.known.pop(name, None)
         row = await self.run(self.statements.renew, values, time.monotonic() + timeout, urgent=True)
         now, held = decode("time", row[0]), set(texts(row[1]))
         return Renewed([renewal.owner + renewal.name in held for renewal in renewals], (now, now))
@@ -175,25 +174,15 @@ class Verbs(ABC):
         name, owner, result = settlement.name, settlement.owner, settlement.result
         values = {**settlement._asdict(), "channel": self.channel}
         seen = self.known.pop(name, None)
-        if seen is not None and owner not in (seen[1].owner, seen[1].last_owner):
-            seen = None
+        kind = seen[1].kind if seen is not None and seen[1].owner == owner else ""
         while True:
-            if seen is not None:
-                values["version"] = seen[0]
-            row = await self.run(self.statements.settle(result, seen is not None), values, deadline)
+            row = await self.run(self.statements.settle(result, kind, settlement.history is not None), values, deadline)
             if row is not None:
-                now, expired = decode("time", row[1]), decode("bool", row[2])
-                after = record(row[4])
-                if after is None and seen is not None:
-                    changed = rules.settle(seen[1], settlement, now)[1]
-                    assert changed is not None
-                    after = changed._replace(last_expired=expired, keep_until=decode("time", row[3]))
+                after = record(row[1])
                 assert after is not None
                 self._remember(row[0], after)
-                return Settled(True, after, (now, now), result, expired)
-            if seen is not None:
-                seen = None
-                continue
+                return Settled(True, after, (after.settled_at, after.settled_at), result, after.last_expired)
+            kind = ""
             # L7: whether an unused owner id has its grant is only certain behind whoever writes the row now
             now, _, found = await self._read(name, deadline, lock=result == UNUSED)
             settled, changed = rules.settle(found, settlement, now)
@@ -310,6 +299,11 @@ def _looks_free(found: Record, claim: Claim) -> bool:
     if claim.kind == ROLLING:
         return found.mark is None or found.mark != found.slot_start
     return claim.slot_start is None or found.mark is None or claim.slot_start > found.mark
+
+
+def _is_alike(found: Record, claim: Claim) -> bool:
+    same = (found.kind, found.label, found.schedule, found.zone_data) == (claim.kind, claim.label, claim.schedule, claim.zone_data)
+    return same and (claim.kind != LEASE or found.attempts == 1)
 
 
 def rows(result: PGresult) -> tuple[bytes | None, ...] | None:
