@@ -66,7 +66,7 @@ _TYPES: dict[str, tuple[int, Any, Any]] = {
 _VALUES = {
     "ttl": "span", "retention": "span", "period": "span", "latest": "time", "earliest": "time", "start": "time", "end": "time",
     "most": "int4", "version": "version", "result": "text", "channel": "text", "prefix": "text", "after": "text", "limit": "int8",
-    "names": "texts", "owners": "texts", "ttls": "int8s", "retentions": "int8s", "known_token": "int8", "table": "text",
+    "names": "texts", "owners": "texts", "ttls": "int8s", "retentions": "int8s", "known_token": "int8", "table": "text", "at": "time",
 }  # fmt: skip
 
 
