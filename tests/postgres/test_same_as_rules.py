@@ -77,7 +77,8 @@ def pair(request: pytest.FixtureRequest, prepared: Postgres | RunningPostgres) -
 
     admin = psycopg.connect(prepared.url(), autocommit=True)
     statements = Statements(table, "Rota", f"{table}.now()")
-    admin.execute(statements.schema())
+    for statement in statements.schema():
+        admin.execute(statement)
     options = (
         {"host": "127.0.0.1", "port": str(prepared.port), "user": "postgres", "dbname": "rota"} if isinstance(prepared, Postgres) else None
     )

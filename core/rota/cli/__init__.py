@@ -19,6 +19,8 @@ usage: rota COMMAND ...
   rota run NAME [options] -- COMMAND...   run a command once per slot of a schedule, or in one place at a time
   rota backends [--json]                  list the stores that can be named by --url
   rota conform URL [--report FILE]        hold a store and its backend to every clause of the semantics
+  rota schema URL [--role ROLE]           print the SQL that prepares a store
+  rota init URL [--role ROLE]             carry it out
   rota --version
 
 rota COMMAND --help says more.
@@ -70,6 +72,10 @@ def _dispatch(given: list[str]) -> int:
         from ._conform import conform
 
         return conform(given[1:])
+    if command in ("schema", "init"):
+        from . import _schema
+
+        return (_schema.schema if command == "schema" else _schema.init)(given[1:])
     if command in ("-h", "--help", "help"):
         show(_HELP)
         return 0
@@ -81,7 +87,8 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        say(f"there is no command {hide(command)!r}{did_you_mean(command, ('run', 'backends', 'conform'))} (see rota --help)")
+        known = ("run", "backends", "conform", "schema", "init")
+        say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")
     return 2

@@ -15,7 +15,7 @@ from psycopg import OperationalError, pq
 from psycopg.pq.abc import PGresult
 from rota.backend import Answer, Claim, Driver, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
 from rota.capabilities import Capabilities
-from rota.errors import NotSupported, OutcomeUnknown, Unavailable
+from rota.errors import ConfigurationError, NotSupported, OutcomeUnknown, Unavailable
 
 from ._link import Late, Link, Pool, answer, wait_readable
 from ._sql import Statement, Statements, decode, quoted, record
@@ -171,7 +171,19 @@ class PostgresDriver(Driver):
         return self._result(self.statements.sweep, {"limit": limit, "table": self.statements.table}, timeout).command_tuples or 0
 
     def schema(self, **options: str) -> str:
-        return self.statements.schema(**options)
+        unknown = set(options) - {"role", "unlogged"}
+        if unknown:
+            raise ConfigurationError(f"schema has the options role and unlogged, not {', '.join(sorted(unknown))}")
+        statements = self.statements.schema(**options)
+        return "".join(
+            ["-- rota: one row per name. Safe to run twice, by whoever owns the schema.\n", *(f"{each};\n" for each in statements)]
+        )
+
+    def init(self, timeout: float, **options: str) -> None:
+        """Carry out what `schema` prints."""
+        self.schema(**options)
+        for statement in self.statements.schema(**options):
+            self._result(Statement(statement.encode(), (), (), ()), {}, timeout)
 
     def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
         sent = time.time()

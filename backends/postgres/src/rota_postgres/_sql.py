@@ -215,9 +215,9 @@ class Statements:
             " {clock}, pg_backend_pid()"
         )
 
-    def schema(self, role: str = "", unlogged: str = "") -> str:
-        """Return the SQL that makes the table; see `schema`."""
-        return schema(*self._names, role=role, unlogged=unlogged not in ("", "no", "false", "0"))
+    def schema(self, role: str = "", unlogged: str = "") -> list[str]:
+        """Return the statements that make the table; see `definition`."""
+        return definition(*self._names, role=role, unlogged=unlogged not in ("", "no", "false", "0"))
 
     def _statement(self, text: str) -> Statement:
         text = text.replace("{table}", "\0").replace("{clock}", self._clock)
@@ -371,25 +371,22 @@ def _in_time(kind: str) -> str:
     return "now <= :latest AND now >= :earliest" if kind == WINDOW else "now <= :latest"
 
 
-def schema(schema: str, table: str, role: str = "", unlogged: bool = False) -> str:
-    """Return the SQL that makes the table, safe to run twice."""
+def definition(schema: str, table: str, role: str = "", unlogged: bool = False) -> list[str]:
+    """Return the statements that make the table, safe to run twice."""
     name = f"{quoted(schema)}.{quoted(table)}"
-    lines = ["-- rota: one row per name. Safe to run twice; run it as the owner of the schema."]
-    if unlogged:
-        lines.append(
-            "-- UNLOGGED: faster, but a crash of the server empties the table: every slot may run once more, and no standby has it."
-        )
-    lines += [
-        f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};" if schema != "public" else "",
-        f"CREATE {'UNLOGGED ' if unlogged else ''}TABLE IF NOT EXISTS {name} (",
-        *(f"    {column} {definition}," for column, (_, definition) in COLUMNS.items()),
-        "    waited bigint NOT NULL DEFAULT 0 -- the token whose end somebody waits for",
-        # no other index, and room on each page: a renewal then touches nothing but its row (HOT)
-        ") WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200);",
+    columns = [f"    {column} {made}," for column, (_, made) in COLUMNS.items()]
+    statements = [
+        f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}" if schema != "public" else "",
+        "\n".join(
+            [
+                f"CREATE {'UNLOGGED ' if unlogged else ''}TABLE IF NOT EXISTS {name} (",
+                *columns,
+                "    waited bigint NOT NULL DEFAULT 0 -- the token whose end somebody waits for",
+                # no other index, and room on each page: a renewal then touches nothing but its row (HOT)
+                ") WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200)",
+            ]
+        ),
+        f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)}" if role else "",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE {name} TO {quoted(role)}" if role else "",
     ]
-    if role:
-        lines += [
-            f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)};",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE {name} TO {quoted(role)};",
-        ]
-    return "\n".join(line for line in lines if line) + "\n"
+    return [statement for statement in statements if statement]
