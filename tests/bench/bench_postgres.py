@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""rota on PostgreSQL beside the bare driver doing the cheapest same thing: one connection, autocommit, nothing prepared (as a pooler needs).
+"""rota on PostgreSQL beside the bare driver doing the cheapest same thing: autocommit, nothing prepared (as a pooler needs).
 
-Bare acquire: an upsert that takes what has expired. Bare release: a delete by name and owner. A slot won is claimed and settled; lost, it is
-refused. Run it as ``python tests/bench/bench_postgres.py``; it starts its own server, fsync on.
+Bare acquire: an upsert that takes what has expired. Bare release: a delete by name and owner. A slot won is claimed and settled; lost, it
+is refused. Run it as ``python tests/bench/bench_postgres.py``; it starts its own server, fsync on.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ UPSERT = (
     " WHERE b.expires_at <= clock_timestamp() RETURNING owner"
 )
 DELETE = "DELETE FROM bare WHERE name = %s AND owner = %s"
+RELEASE_AND_TELL = "WITH gone AS (DELETE FROM bare WHERE name = %s RETURNING name) SELECT pg_notify('freed', name) FROM gone"
 RENEW = (
     "UPDATE bare AS b SET expires_at = clock_timestamp() + interval '10 s' FROM unnest(%s::text[], %s::text[]) AS a(name, owner)"
     " WHERE b.name = a.name AND b.owner = a.owner AND b.expires_at > clock_timestamp() RETURNING b.name"
@@ -208,9 +209,7 @@ def hand_off(server: Postgres, rounds: int) -> dict[str, list[float]]:
             time.sleep(0.05)
             released = time.perf_counter()
             if with_lock:
-                bare.execute(
-                    "WITH gone AS (DELETE FROM bare WHERE name = %s RETURNING name) SELECT pg_notify('freed', name) FROM gone", ("handed",)
-                )
+                bare.execute(RELEASE_AND_TELL, ("handed",))
             else:
                 bare.execute("NOTIFY freed")
             thread.join()
@@ -228,7 +227,7 @@ def hand_off(server: Postgres, rounds: int) -> dict[str, list[float]]:
 
 
 def many(server: Postgres, count: int = 10_000, seconds: float = 20.0) -> list[Figure]:
-    """10,000 leases at ttl 10 s kept by one client: calls per second, and the CPU of its process beside bare batches as often and as large."""
+    """10,000 leases at ttl 10 s kept by one client: calls per second, and its CPU beside bare batches as often and as large."""
     client = rota.connect(server.url(), timeout=10)
     bare = psycopg.connect(server.url(), autocommit=True, prepare_threshold=None)
     names, owners = [f"n{number}" for number in range(count)], [f"{number:032x}" for number in range(count)]
