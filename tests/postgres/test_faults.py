@@ -346,3 +346,20 @@ def test_waiters_behind_a_pooler(victim: Postgres, name: str) -> None:
                     assert waiting.result()
                     waiting.result().release()
             assert ("watch" in client.driver.capabilities.verbs) is (options != "listen=off")
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["the row stays as it was", "the row is changed"])
+def test_a_settlement_that_waited_says_the_time_behind_the_wait(victim: Postgres, name: str, changed: bool) -> None:
+    """W3a: whether the lease had run out is judged once the row is locked."""
+    owner = os.urandom(16).hex()
+    with rota.connect(victim.url("app")) as client:
+        now = client.driver.now(5)[0]
+        assert client.driver.claim(Claim(name, owner, "here", "lease", 600_000, now + 5_000_000, 10), 5).verdict == "won"
+        lock = "UPDATE rota SET label = 'locked'" if changed else "SELECT FROM rota"
+        blocker = victim.sql_later(f"BEGIN; {lock} WHERE name = '{name}' {'' if changed else 'FOR UPDATE'}; SELECT pg_sleep(1); COMMIT")
+        wait_until(lambda: victim.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1")
+        settled = client.driver.settle(Settlement(name, owner, "released", 10), 5)
+        assert blocker.wait(5) == 0
+        assert settled.applied
+        assert settled.expired
+        assert settled.record.settled_at > now + 900_000

@@ -164,16 +164,17 @@ class Statements:
         )
         self.renew = self._statement(
             "WITH asked AS (SELECT * FROM unnest(:names, :owners, :ttls, :retentions) AS a(name, owner, ttl, retention)),"
-            # L3: the lock first, so that the clock is read after any wait for it
             " held AS (SELECT r.name, r.owner, r.expires_at FROM {table} AS r"
             "  WHERE r.name = ANY (:names) AND r.owner = ANY (:owners) ORDER BY r.name FOR UPDATE),"
+            # L3: the clock is read once, behind all these locks: counting comes to all rows
+            " at AS MATERIALIZED (SELECT {clock} AS now FROM (SELECT count(*) FROM held) AS locked),"
             # L3: only the owner, only while unexpired; the remaining time is set
-            " renewed AS (UPDATE {table} AS r SET expires_at = {clock} + a.ttl * interval '1 microsecond',"
+            " renewed AS (UPDATE {table} AS r SET expires_at = at.now + a.ttl * interval '1 microsecond',"
             # R1
-            "  keep_until = greatest(r.keep_until, {clock} + (a.ttl + a.retention) * interval '1 microsecond')"
-            "  FROM held AS h JOIN asked AS a USING (name, owner) WHERE r.name = h.name AND h.expires_at > {clock}"
+            "  keep_until = greatest(r.keep_until, at.now + (a.ttl + a.retention) * interval '1 microsecond')"
+            "  FROM at, held AS h JOIN asked AS a USING (name, owner) WHERE r.name = h.name AND h.expires_at > at.now"
             "  RETURNING r.owner || r.name)"
-            " SELECT {clock}, ARRAY(SELECT * FROM renewed)"
+            " SELECT at.now, ARRAY(SELECT * FROM renewed) FROM at"
         )
         columns = list(COLUMNS)
         self.insert = self._statement(
@@ -245,7 +246,7 @@ class Statements:
                 f"UPDATE {{table}} AS r SET {_assignments(columns)} FROM {{clock}} AS now WHERE r.name = :name"
                 # L1 and W2 follow from the version, and are looked at again: after a failover an old one may be given anew
                 f" AND r.xmin = :version AND {self._free('r', 'now', kind)} AND {_in_time(kind)}"
-                f" RETURNING r.xmin, r.granted_at, {self._undo()}"
+                f" RETURNING r.xmin, r.granted_at, {self._undo(latest=':latest, ')}"
             )
         new = {"name": ":name", "token": _MICROS.format("now")} | self._granted(kind, seal, overlap, "now")
         again = self._granted(kind, seal, overlap, "EXCLUDED.granted_at") | self._regranted(
@@ -258,7 +259,7 @@ class Statements:
             f" won AS (INSERT INTO {{table}} AS r ({', '.join(new)}) SELECT {', '.join(new.values())} FROM {{clock}} AS now"
             f" WHERE {_in_time(kind)} AND NOT EXISTS (SELECT FROM seen WHERE NOT free)"
             f" ON CONFLICT (name) DO UPDATE SET {_assignments(again)}"
-            f" WHERE r.xmin = (SELECT version FROM seen) RETURNING r.xmin, r.granted_at, {self._undo()})"
+            f" WHERE r.xmin = (SELECT version FROM seen) RETURNING r.xmin, r.granted_at, {self._undo(latest=':latest, ')})"
             " SELECT {clock}, seen.version, seen.record, won.xmin, won.granted_at"
             " FROM (VALUES (1)) AS one LEFT JOIN seen ON true LEFT JOIN won ON true"
         )
@@ -303,12 +304,9 @@ class Statements:
                 columns["mark"] = start
         return columns
 
-    def _undo(self) -> str:
-        """L7: evaluated behind every wait for a lock or for another insert; failing is what undoes the statement then."""
-        return (
-            f"CASE WHEN {self._clock} > least(:latest, r.granted_at + {PATIENCE})"
-            " THEN ('rota: undone, the claim had to wait for ' || r.name)::int END"
-        )
+    def _undo(self, made: str = "r.granted_at", latest: str = "") -> str:
+        """Evaluated behind every wait for a lock or for another insert; failing is what undoes the statement when that took long (L7)."""
+        return f"CASE WHEN {self._clock} > least({latest}{made} + {PATIENCE}) THEN ('rota: undone, it had to wait for ' || r.name)::int END"
 
     def _free(self, row: str, now: str, kind: str) -> str:
         """Whether a row may be granted (L1, W2, W3c, W12); see `rota.rules.claim`. Never NULL."""
@@ -333,10 +331,10 @@ class Statements:
             "last_owner": ":owner",
             "last_result": ":result",
             # W3a
-            "last_expired": "r.expires_at <= {clock}" if kind else "r.owner = :owner AND r.expires_at <= {clock}",
-            "settled_at": "{clock}",
+            "last_expired": "r.expires_at <= now" if kind else "r.owner = :owner AND r.expires_at <= now",
+            "settled_at": "now",
             # R1
-            "keep_until": "greatest(r.keep_until, {clock} + :retention)",
+            "keep_until": "greatest(r.keep_until, now + :retention)",
             "prior_mark": "NULL",
             "outcome": ":result",
         }
@@ -356,9 +354,9 @@ class Statements:
         mine = "r.owner = :owner"
         overlap = f"r.owner = '' AND r.last_owner = :owner AND r.last_result = '{OVERLAP}'"
         return self._statement(
-            f"UPDATE {{table}} AS r SET {_assignments(columns)} WHERE r.name = :name"
+            f"UPDATE {{table}} AS r SET {_assignments(columns)} FROM {{clock}} AS now WHERE r.name = :name"
             + (f" AND {mine}" if kind else f" AND ({mine} OR {overlap})")
-            + " RETURNING r.xmin, r, CASE WHEN r.waited = r.token THEN pg_notify(:channel, r.name) END"
+            + f" RETURNING r.xmin, r, CASE WHEN r.waited = r.token THEN pg_notify(:channel, r.name) END, {self._undo('r.settled_at')}"
         )
 
 

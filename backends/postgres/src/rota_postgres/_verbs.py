@@ -176,7 +176,10 @@ class Verbs(ABC):
         seen = self.known.pop(name, None)
         kind = seen[1].kind if seen is not None and seen[1].owner == owner else ""
         while True:
-            row = await self.run(self.statements.settle(result, kind, settlement.history is not None), values, deadline)
+            try:
+                row = await self.run(self.statements.settle(result, kind, settlement.history is not None), values, deadline)
+            except TooLate:
+                continue
             if row is not None:
                 after = record(row[1])
                 assert after is not None
