@@ -8,8 +8,6 @@ import signal
 
 import hypothesis
 
-pytest_plugins = ["servers.fixtures"]
-
 # Machines are slow and shared: how long an example took says nothing. CI tries the same examples each time, so that a red run means a
 # change; a developer's runs look for new ones.
 hypothesis.settings.register_profile("rota", deadline=None)
@@ -25,5 +23,5 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-# The conformance suite's own, for tests/conformance: pytest takes plug-ins from the top-level conftest only.
-pytest_plugins = ["rota.testing.plugin"]
+# The conformance suite's own, for tests/conformance, and the real servers: pytest takes plug-ins from the top-level conftest only.
+pytest_plugins = ["rota.testing.plugin", "servers.fixtures"]

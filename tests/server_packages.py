@@ -24,18 +24,20 @@ class Server(NamedTuple):
         name: What it is called, in messages.
         programs: Where it is: names to look for in PATH, or patterns of paths. One that is found will do.
         packages: The Debian packages that bring it.
+        variable: The environment variable that names one that runs already, as those of ``docker-compose.yml``; no program is needed then.
     """
 
     name: str
     programs: tuple[str, ...]
     packages: tuple[str, ...]
+    variable: str = ""
 
 
 #: Every server that the tests need. The embedded stores need none; each backend adds its own line here.
 SERVERS: tuple[Server, ...] = (
-    Server("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), ("postgresql",)),
-    Server("PgBouncer", ("pgbouncer",), ("pgbouncer",)),
-    Server("libfaketime", ("/usr/lib/*/faketime/libfaketime.so.1",), ("libfaketime",)),
+    Server("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), ("postgresql",), "ROTA_TEST_POSTGRES_URL"),
+    Server("PgBouncer", ("pgbouncer",), ("pgbouncer",), "ROTA_TEST_PGBOUNCER_URL"),
+    Server("libfaketime", ("/usr/lib/*/faketime/libfaketime.so.1",), ("libfaketime",), "ROTA_TEST_POSTGRES_URL"),
 )
 
 #: Debian keeps daemons out of a plain user's PATH.
@@ -62,13 +64,17 @@ def provide(say: Callable[[str], None], fail: Callable[[str], NoReturn], servers
     """Install the servers that are missing, or stop with the line to type. Nothing is said when nothing is missing."""
     if os.geteuid() == 0:
         restore_policy()
-    missing = [server for server in servers if find(server) is None]
+    missing = [server for server in servers if find(server) is None and not os.environ.get(server.variable)]
     if not missing:
         return
     names = ", ".join(server.name for server in missing)
     packages = [package for server in missing for package in server.packages]
     if os.geteuid() != 0 or not shutil.which("apt-get", path=PATH):
-        fail(f"The tests need {names}. On Debian and Ubuntu type, as root: apt-get install --no-install-recommends {' '.join(packages)}")
+        lines = [f"The tests need {names}."]
+        if all(server.variable for server in missing):
+            lines.append("With Docker: docker compose up -d --wait, and set the variables that docker-compose.yml names.")
+        lines.append(f"On Debian and Ubuntu type, as root: apt-get install --no-install-recommends {' '.join(packages)}")
+        fail(" ".join(lines))
     say(f"installing {names}: {' '.join(packages)}")
     with no_service_starts():
         output = apt_get("install", *packages)

@@ -12,7 +12,7 @@ import pytest
 COMMANDS = {
     "ruff check": ["ruff", "check", "--quiet"],
     "ruff format": ["ruff", "format", "--check", "--diff", "--quiet"],
-    "mypy": ["mypy", "--strict", "core"],
+    "mypy": ["mypy", "--strict", "core", "backends"],
 }
 
 

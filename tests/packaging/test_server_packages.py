@@ -62,3 +62,12 @@ def test_what_is_there_is_not_installed_and_the_highest_version_is_found(servers
     wanted = servers.Server("Sundial", (f"{tmp_path}/*/sundial",), ("sundial-server",))
     assert servers.find(wanted) == f"{tmp_path}/15/sundial"
     servers.provide(fail, fail, (wanted,))
+
+
+def test_a_server_that_runs_elsewhere_need_not_be_installed(servers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    wanted = servers.Server("Sundial", ("no-such-program",), ("sundial-server",), "ROTA_TEST_SUNDIAL_URL")
+    with pytest.raises(SystemExit, match="docker compose up"):
+        servers.provide(print, fail, (wanted,))
+    monkeypatch.setenv("ROTA_TEST_SUNDIAL_URL", "sundial://here")
+    servers.provide(fail, fail, (wanted,))

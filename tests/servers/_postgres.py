@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import signal
-import subprocess
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -95,16 +96,21 @@ class Postgres(Process):
         return f"{scheme}://{user}@{HOST}:{self.port}/{database}{'?' + options if options else ''}"
 
     def sql(self, *statements: str, database: str = DATABASE) -> str:
-        """Run statements as the superuser, each for itself; return what psql printed, unaligned."""
-        return self.run(*self._psql(statements, database)).strip()
+        """Run statements as the superuser, each for itself; return what they answer as text, a line for each row, fields divided by |."""
+        return sql(self.url(database=database), *statements)
 
-    def sql_later(self, *statements: str, database: str = DATABASE) -> subprocess.Popen[bytes]:
-        """As `sql`, without waiting."""
-        return subprocess.Popen(self._psql(statements, database), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    def sql_later(self, *statements: str, database: str = DATABASE) -> Future[str]:
+        """As `sql`, in a thread."""
+        answer: Future[str] = Future()
 
-    def _psql(self, statements: tuple[str, ...], database: str) -> list[str]:
-        command = [str(self.bin / "psql"), "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-h", HOST, "-p", str(self.port), "-U", ADMIN]
-        return [*command, "-d", database, *(part for statement in statements for part in ("-c", statement))]
+        def ask() -> None:
+            try:
+                answer.set_result(self.sql(*statements, database=database))
+            except Exception as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        return answer
 
     def promote(self) -> None:
         """Make a replica the primary, and wait until it takes writes."""
@@ -182,11 +188,22 @@ class RunningPostgres:
         return f"{scheme}://{netloc}{found.path if database is None else '/' + database}{'?' + query if query else ''}"
 
     def sql(self, *statements: str, database: str | None = None) -> str:
-        """Run statements as the superuser; return what psql printed, unaligned."""
-        psql = Path(program("PostgreSQL")).resolve().parent / "psql"
-        command = [str(psql), "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", self.url(database=database)]
-        command += [part for statement in statements for part in ("-c", statement)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        """Run statements as the superuser; see `Postgres.sql`."""
+        return sql(self.url(database=database), *statements)
+
+
+def sql(url: str, *statements: str) -> str:
+    """Run statements on a connection of their own; see `Postgres.sql`."""
+    import psycopg  # by who has this server's tests; the other servers need no driver
+
+    lines = []
+    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        for statement in statements:
+            result = connection.execute(statement).pgresult
+            assert result is not None
+            for row in range(result.ntuples):
+                lines.append("|".join((result.get_value(row, column) or b"").decode() for column in range(result.nfields)))
+    return "\n".join(lines)
 
 
 def add_user(server: Postgres | RunningPostgres, name: str, *settings: str) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from ._postgres import PgBouncer, Postgres, RunningPostgres
-from ._process import running
+from ._process import NotInstalled, running
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +34,25 @@ def pgbouncer(postgres: Postgres | RunningPostgres) -> Iterator[PgBouncer | Runn
         pytest.skip("not run: ROTA_TEST_PGBOUNCER_URL is to name the pooler of the running server")
     with PgBouncer(postgres, pool=3, users=("postgres", "app")) as pooler:
         yield pooler
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """A test whose server is not installed is not run. ``python3 tests`` installs them, or stops; so does CI."""
+    return (yield from _if_installed())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """As `pytest_runtest_setup`, for servers that tests start themselves."""
+    return (yield from _if_installed())
+
+
+def _if_installed() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except NotInstalled as error:
+        pytest.skip(f"not run: {error}")
 
 
 @pytest.hookimpl(wrapper=True)
