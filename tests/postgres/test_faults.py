@@ -218,7 +218,7 @@ def test_a_claim_that_waited_longer_than_its_timeout_is_not_applied(victim: Post
         assert time.monotonic() - started < 0.5 + SLACK
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND wait_event_type = 'Lock'"
         assert victim.sql(waiting) != "0"  # the server goes on waiting for a client that is gone
-        assert blocker.wait(10) == 0
+        blocker.result(10)
         wait_until(lambda: victim.sql(waiting) == "0")
         assert client.flush(5)
         token, _, owner = victim.sql(f"SELECT token, owner FROM rota WHERE name = '{name}'").partition("|")
@@ -238,7 +238,7 @@ def test_a_claim_that_waited_for_another_insert_is_not_applied(victim: Postgres,
             client.try_lease(name)
         # nobody may say that the owner id holds nothing before the claim is decided
         assert not client.flush(0.3)
-        assert blocker.wait(10) == 0
+        blocker.result(10)
         assert client.flush(10)
         assert victim.sql(f"SELECT count(*) FROM rota WHERE name = '{name}'") == "0"
 
@@ -255,7 +255,7 @@ def test_an_unused_owner_id_is_settled_behind_its_claim(victim: Postgres, name: 
         settled = client.driver.settle(Settlement(name, owner, "unused", 1), 5)
         assert settled.applied
         assert client.driver.read(name, 5)[0].owner == ""
-        assert blocker.wait(5) == 0
+        blocker.result(5)
 
 
 def test_a_renewal_that_waited_past_its_expiry_is_refused(victim: Postgres, name: str) -> None:
@@ -268,7 +268,7 @@ def test_a_renewal_that_waited_past_its_expiry_is_refused(victim: Postgres, name
         wait_until(lambda: victim.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1")
         renewed = client.driver.renew([rota.backend.Renewal(name, owner, 60_000_000, 10)], 5)
         assert renewed.held == [False]
-        assert blocker.wait(5) == 0
+        blocker.result(5)
 
 
 def test_sweeping_passes_over_rows_in_use(victim: Postgres, name: str) -> None:
@@ -285,7 +285,7 @@ def test_sweeping_passes_over_rows_in_use(victim: Postgres, name: str) -> None:
         assert client.driver.sweep(10, 1) == 10
         client.driver.sweep(100, 1)
         assert victim.sql(f"SELECT name FROM rota WHERE name LIKE '{name}%'") == f"{name}-7"
-        assert blocker.wait(5) == 0
+        blocker.result(5)
         assert client.driver.sweep(100, 1) == 1
         assert client.driver.sweep(100, 1) == 0
 
@@ -359,7 +359,7 @@ def test_a_settlement_that_waited_says_the_time_behind_the_wait(victim: Postgres
         blocker = victim.sql_later(f"BEGIN; {lock} WHERE name = '{name}' {'' if changed else 'FOR UPDATE'}; SELECT pg_sleep(1); COMMIT")
         wait_until(lambda: victim.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1")
         settled = client.driver.settle(Settlement(name, owner, "released", 10), 5)
-        assert blocker.wait(5) == 0
+        blocker.result(5)
         assert settled.applied
         assert settled.expired
         assert settled.record.settled_at > now + 900_000
