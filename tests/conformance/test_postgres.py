@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 import rota
 import rota.testing
+from psycopg.pq.abc import PGresult
 from rota.backend import Driver
 from rota_postgres._driver import PostgresDriver
-from rota_postgres._sql import Statement, Statements
+from rota_postgres._link import Link
+from rota_postgres._sql import Statements
+from rota_postgres._wire import Statement, statement
 from servers import PgBouncer, Postgres, RunningPostgres
 
 MICROS = "(extract(epoch FROM {0}) * 1000000)::bigint AS {0}"
@@ -36,7 +39,8 @@ class TestPostgres(rota.testing.Conformance):
     def raw(self, name: str) -> Mapping[str, object] | None:
         columns = ("token", "owner", MICROS.format("mark"), MICROS.format("expires_at"))
         quoted = name.replace("'", "''")
-        found = self.server.sql(f"SELECT {', '.join(columns)} FROM conform WHERE name = '{quoted}'")
+        table = "conform" if self.clock is None else "clocked"
+        found = self.server.sql(f"SELECT {', '.join(columns)} FROM {table} WHERE name = '{quoted}'")
         if not found:
             return None
         token, owner, mark, expires_at = found.split("|")
@@ -60,33 +64,29 @@ class TestPgBouncer(TestPostgres):
         self.url = pgbouncer.url(options="table=conform&listen=off")
 
 
-class Clocked(Statement):
-    """A statement that is told the time."""
-
-    clock: ClassVar[rota.testing.Clock]
-
-    def encode(self, values: Mapping[str, Any]) -> list[bytes | None]:
-        return super().encode({**values, "at": self.clock.store()})
-
-
-class ClockedStatements(Statements):
-    def _statement(self, text: str) -> Statement:
-        return Clocked._make(super()._statement(text))
-
-
 class TestPostgresWithAClockOfOurs(TestPostgres):
-    """What is decided at the very instant of a boundary: the statements are told the time instead of asking for it."""
+    """What is decided at the very instant of a boundary: the functions ask for a time that each connection is told before."""
 
     @pytest.fixture(autouse=True)
-    def store(self, conforming: Postgres | RunningPostgres) -> None:
+    def store(self, conforming: Postgres | RunningPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = conforming
-        self.url = conforming.url(options="table=conform")
-        function = "CREATE OR REPLACE FUNCTION public.at(timestamptz) RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT $1'"
-        conforming.sql(function, "TRUNCATE conform")  # what other tests left would be swept when time leaps
-        self.clock = Clocked.clock = rota.testing.Clock()
+        self.url = conforming.url(options="table=clocked")
+        self.statements = Statements("public", "clocked", "public.told()")
+        clock = "CREATE OR REPLACE FUNCTION public.told() RETURNS timestamptz LANGUAGE sql VOLATILE AS {}"
+        conforming.sql(
+            clock.format("$$ SELECT 'epoch'::timestamptz + current_setting('rota.now')::bigint * interval '1 microsecond' $$"),
+            *self.statements.schema(),
+            "TRUNCATE clocked",  # what other tests left would be swept when time leaps
+        )
+        self.clock = rota.testing.Clock()
+        ask, tell = Link.ask, statement("SELECT set_config('rota.now', $1, false)", "text")
+
+        def ask_at(link: Link, asked: Statement, values: Sequence[Any]) -> Generator[bool, None, PGresult]:
+            yield from ask(link, tell, (str(self.clock.store()),))
+            return (yield from ask(link, asked, values))
+
+        monkeypatch.setattr(Link, "ask", ask_at)
 
     def driver(self) -> Driver:
-        driver = super().driver()
-        return PostgresDriver(
-            driver.pool._options, driver.pool._options, ClockedStatements("public", "conform", "public.at(:at)"), self.url
-        )
+        options = super().driver().pool._options
+        return PostgresDriver(options, options, self.statements, self.url)

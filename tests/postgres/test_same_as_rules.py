@@ -63,9 +63,9 @@ class Pair:
         return said
 
 
-@pytest.fixture(params=["remembers", "forgets"])
-def pair(request: pytest.FixtureRequest, prepared: Postgres | RunningPostgres) -> Iterator[Pair]:
-    """Fresh ones; a driver that forgets what it saw of a name takes the other way through each verb."""
+@pytest.fixture
+def pair(prepared: Postgres | RunningPostgres) -> Iterator[Pair]:
+    """Fresh ones."""
     table = f"t{os.urandom(6).hex()}"
     prepared.sql(
         f"CREATE SCHEMA {table}",
@@ -85,13 +85,7 @@ def pair(request: pytest.FixtureRequest, prepared: Postgres | RunningPostgres) -
     if options is None:
         pytest.skip("not run: needs a server of our own")
 
-    class Forgetful(dict):  # type: ignore[type-arg]
-        def __setitem__(self, key: object, value: object) -> None:
-            pass
-
     driver = PostgresDriver(options, None, statements, "postgresql://here")
-    if request.param == "forgets":
-        driver.known = driver._verbs.known = Forgetful()
 
     def set_clock(now: int) -> None:
         admin.execute(f"UPDATE {table}.clock SET now = 'epoch'::timestamptz + %s * interval '1 microsecond'", (now,))

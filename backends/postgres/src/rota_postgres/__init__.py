@@ -21,8 +21,8 @@ OWN = {
     "schema": "the schema it is in (default: public)",
     "listen": "a postgresql:// URL past any pooler, percent-encoded, on which waiters are woken; off: waiters poll",
 }
-#: An unquoted identifier longer than this would be cut by the server, silently.
-LONGEST = 63
+#: Longer identifiers would be cut by the server, silently; the functions' names begin with the table's.
+LONGEST = {"table": 50, "schema": 63}
 
 
 class PostgresBackend(Backend):
@@ -37,10 +37,10 @@ class PostgresBackend(Backend):
 
     def driver(self, url: Url) -> PostgresDriver:
         own = {name: value for name, value in url.options.items() if name in OWN}
-        for name in ("table", "schema"):
+        for name, longest in LONGEST.items():
             value = own.get(name, "x")
-            if not value or "\0" in value or len(value.encode()) > LONGEST:
-                raise ConfigurationError(f"{name}={value!r} must have 1 to {LONGEST} bytes")
+            if not value or "\0" in value or len(value.encode()) > longest:
+                raise ConfigurationError(f"{name}={value!r} must have 1 to {longest} bytes")
         from ._driver import PostgresDriver
         from ._sql import Statements
 

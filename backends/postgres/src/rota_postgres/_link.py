@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,7 +24,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 from rota.errors import ConfigurationError, Unavailable
 
-from ._sql import Statement
+from ._wire import Statement
 
 #: Connections of one driver at the most, and of them the ones kept while idle.
 SIZE, IDLE = 10, 4
@@ -56,9 +56,9 @@ class Link:
 
     def is_fresh(self) -> bool:
         """Whether nothing came while it was idle: the server's goodbye, the end, or a changed setting."""
-        return not _ready(self.fd, False, 0.0)
+        return not ready(self.fd, False, 0.0)
 
-    def ask(self, statement: Statement, values: Mapping[str, Any]) -> Generator[bool, None, PGresult]:
+    def ask(self, statement: Statement, values: Sequence[Any]) -> Generator[bool, None, PGresult]:
         """Send a statement and take its answer; whenever the socket has to be waited for, yield whether writing would be welcome too.
 
         Raises:
@@ -95,7 +95,7 @@ class Link:
         self.pgconn.finish()
 
 
-def answer(link: Link, conversation: Generator[bool, None, PGresult], deadline: float) -> PGresult:
+def wait(link: Link, conversation: Generator[bool, None, PGresult], deadline: float) -> PGresult:
     """Go through a conversation, blocking.
 
     Raises:
@@ -104,7 +104,7 @@ def answer(link: Link, conversation: Generator[bool, None, PGresult], deadline: 
     try:
         writing = next(conversation)
         while True:
-            if not _ready(link.fd, writing, deadline - time.monotonic()):
+            if not ready(link.fd, writing, deadline - time.monotonic()):
                 raise Late
             writing = next(conversation)
     except StopIteration as stop:
@@ -112,7 +112,8 @@ def answer(link: Link, conversation: Generator[bool, None, PGresult], deadline: 
         return result
 
 
-def _ready(fd: int, writing: bool, seconds: float, reading: bool = True) -> bool:
+def ready(fd: int, writing: bool, seconds: float, reading: bool = True) -> bool:
+    """Wait for a socket; return False when so many seconds went by."""
     if seconds < 0:
         return False
     if hasattr(select, "poll"):  # not on Windows
@@ -120,11 +121,6 @@ def _ready(fd: int, writing: bool, seconds: float, reading: bool = True) -> bool
         poll.register(fd, (select.POLLIN if reading else 0) | (select.POLLOUT if writing else 0))
         return bool(poll.poll(seconds * 1000 + 0.5 if seconds else 0))
     return any(select.select([fd] if reading else [], [fd] if writing else [], [], seconds)[:2])
-
-
-def wait_readable(link: Link, deadline: float) -> bool:
-    """Wait until something comes; return False at the deadline."""
-    return _ready(link.fd, False, max(0.0, deadline - time.monotonic()))
 
 
 # -- connecting
@@ -170,7 +166,7 @@ def _dial(conninfo: str, deadline: float) -> PGconn:
             pgconn.finish()
             raise OperationalError(message)
         reading = status == pq.PollingStatus.READING
-        if not _ready(pgconn.socket, not reading, deadline - time.monotonic(), reading):
+        if not ready(pgconn.socket, not reading, deadline - time.monotonic(), reading):
             pgconn.finish()
             raise OperationalError("the server does not answer")
 

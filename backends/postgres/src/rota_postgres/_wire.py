@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""How values travel: binary both ways, instants as `timestamptz`, which is exact to the microsecond whatever `DateStyle` and `TimeZone`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rota.backend import Record
+from rota.errors import ConfigurationError
+
+#: 2000-01-01, from which PostgreSQL counts, in microseconds since the Unix epoch; and its ``infinity``.
+EPOCH, INFINITY = 946_684_800_000_000, 2**63 - 1
+
+_INT8, _INT4, _FIELD = struct.Struct("!q"), struct.Struct("!i"), struct.Struct("!ii")
+#: By their names here: PostgreSQL's oid, to bytes, from bytes.
+TYPES: dict[str, tuple[int, Any, Any]] = {
+    "text": (25, str.encode, lambda data: str(data, "utf-8")),
+    "time": (1184, lambda at: _INT8.pack(at if at == INFINITY else at - EPOCH), lambda data: _INT8.unpack(data)[0] + EPOCH),
+    "span": (1186, lambda span: struct.pack("!qii", span, 0, 0), None),
+    "int8": (20, _INT8.pack, lambda data: _INT8.unpack(data)[0]),
+    "int4": (23, _INT4.pack, lambda data: _INT4.unpack(data)[0]),
+    "bool": (16, lambda flag: b"\1" if flag else b"\0", lambda data: data == b"\1"),
+    "bytes": (17, bytes, bytes),
+    "texts": (1009, lambda items: _array(25, [item.encode() for item in items]), None),
+    "int8s": (1016, lambda items: _array(20, [_INT8.pack(item) for item in items]), None),
+}
+#: What `Record` keeps, in its order: the columns, their types here, and how the table is made.
+COLUMNS = {
+    "name": ("text", 'text COLLATE "C" PRIMARY KEY'),  # "C": by bytes, as `list` promises
+    "kind": ("text", "text NOT NULL DEFAULT ''"),
+    "schedule": ("text", "text NOT NULL DEFAULT ''"),
+    "zone_data": ("text", "text NOT NULL DEFAULT ''"),
+    "token": ("int8", "bigint NOT NULL"),
+    "owner": ("text", "text NOT NULL DEFAULT ''"),
+    "label": ("text", "text NOT NULL DEFAULT ''"),
+    "granted_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
+    "expires_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
+    "last_owner": ("text", "text NOT NULL DEFAULT ''"),
+    "last_result": ("text", "text NOT NULL DEFAULT ''"),
+    "last_expired": ("bool", "boolean NOT NULL DEFAULT false"),
+    "mark": ("time", "timestamptz"),
+    "prior_mark": ("time", "timestamptz"),
+    "slot_start": ("time", "timestamptz"),
+    "slot_end": ("time", "timestamptz"),
+    "attempts": ("int4", "integer NOT NULL DEFAULT 0"),
+    "outcome": ("text", "text NOT NULL DEFAULT ''"),
+    "settled_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
+    "keep_until": ("time", "timestamptz NOT NULL"),
+    "history": ("bytes", "bytea NOT NULL DEFAULT ''"),
+    "format": ("int4", "integer NOT NULL DEFAULT 1"),
+}
+_DECODERS = tuple((TYPES[kind][0], TYPES[kind][2]) for kind, _ in COLUMNS.values())
+
+
+class Statement(NamedTuple):
+    """A statement as it is sent: text with ``$1``…, the types of its values, and how they get onto the wire."""
+
+    text: bytes
+    oids: tuple[int, ...] = ()
+    encoders: tuple[Any, ...] = ()
+
+    def encode(self, values: Sequence[Any]) -> list[bytes | None]:
+        """Return the values in the form of the wire."""
+        return [None if value is None else encode(value) for value, encode in zip(values, self.encoders, strict=True)]
+
+
+def statement(text: str, types: str = "") -> Statement:
+    """Return a statement; ``types`` are names of `TYPES`, one for each of its values."""
+    kinds = [TYPES[kind] for kind in types.split()]
+    return Statement(text.encode(), tuple(kind[0] for kind in kinds), tuple(kind[1] for kind in kinds))
+
+
+def _array(oid: int, items: Sequence[bytes]) -> bytes:
+    head = struct.pack("!iiiii", 1, 0, oid, len(items), 1) if items else struct.pack("!iii", 0, 0, oid)
+    return head + b"".join(_INT4.pack(len(item)) + item for item in items)
+
+
+def decode(kind: str, data: bytes | None) -> Any:
+    """Return a value that came, by its type's name here."""
+    return None if data is None else TYPES[kind][2](data)
+
+
+def fields(data: bytes) -> list[tuple[int, bytes | None]]:
+    """Return the types and values of a row that came as one value."""
+    found: list[tuple[int, bytes | None]] = []
+    at = 4
+    for _ in range(_INT4.unpack_from(data)[0]):
+        oid, size = _FIELD.unpack_from(data, at)
+        at += 8
+        found.append((oid, None if size < 0 else data[at : at + size]))
+        at += max(0, size)
+    return found
+
+
+def record(data: bytes | None) -> Record | None:
+    """Return the record that a whole row of the table holds, if any.
+
+    Raises:
+        ConfigurationError: The table's columns are not those of `COLUMNS`.
+    """
+    if data is None:
+        return None
+    found = fields(data)
+    if tuple(oid for oid, _ in found[: len(_DECODERS)]) != tuple(oid for oid, _ in _DECODERS):
+        raise ConfigurationError("the columns of the table are others, or in another order, than `rota schema` prints")
+    if found[0][1] is None:  # a function found no row
+        return None
+    return Record._make(None if value is None else decoder(value) for (_, value), (_, decoder) in zip(found, _DECODERS, strict=False))
+
+
+def texts(data: bytes) -> list[str]:
+    """Return the items of a ``text[]``."""
+    if not _INT4.unpack_from(data)[0]:
+        return []
+    found, at = [], 20
+    for _ in range(_INT4.unpack_from(data, 12)[0]):
+        size = _INT4.unpack_from(data, at)[0]
+        found.append(str(data[at + 4 : at + 4 + size], "utf-8"))
+        at += 4 + size
+    return found

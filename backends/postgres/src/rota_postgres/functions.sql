@@ -1,0 +1,245 @@
+-- SPDX-License-Identifier: MIT
+-- The verbs that change a record, each one call and so one statement. They say in SQL what rota.rules says in Python, in its order, and
+-- return what the rules need to say the same: the store's time, the record found, and whether they changed it.
+--
+-- {table}, {function} and {clock} are filled in by _sql.py; parameters are the fields of the request (rota.backend), in their order.
+-- Each looks at the clock behind the row lock: under READ COMMITTED every statement in here sees what was committed when it began.
+
+CREATE OR REPLACE FUNCTION {claim}(
+  _name text, _owner text, _label text, _kind text, _ttl interval, _apply_until timestamptz, _retention interval, _schedule text,
+  _zone_data text, _start timestamptz, _end timestamptz, _not_before timestamptz, _late_from timestamptz, _period interval, _seal boolean,
+  _overlap boolean, _most integer, OUT now timestamptz, OUT before {table}, OUT done boolean
+) LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+DECLARE
+  made boolean := false;
+  live boolean;
+  closes boolean;
+  again boolean;
+BEGIN
+  done := false;
+  -- first without a lock: a refused claim writes nothing and waits for nobody
+  FOR look IN 1..2 LOOP
+    IF look = 1 THEN
+      SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name;
+    ELSE
+      LOOP
+        SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
+        made := FOUND;
+        EXIT WHEN made;
+      END LOOP;
+    END IF;
+    now := {clock};
+    live := coalesce(before.owner <> '' AND before.expires_at > now, false); -- L1
+    closes := false;
+    CASE
+      WHEN before.owner = _owner OR before.last_owner = _owner THEN EXIT; -- L7, L4: mine, finished
+      WHEN now > _apply_until THEN EXIT; -- L7: stale
+      WHEN before.kind NOT IN ('', _kind) THEN EXIT; -- W8: mismatch
+      WHEN _kind = 'window' AND (now < _not_before OR _start <= before.mark) THEN EXIT; -- W5, W2: early, handled
+      WHEN _kind = 'rolling' AND before.mark = before.slot_start AND now < before.slot_end THEN EXIT; -- W12: handled
+      WHEN live AND (_kind <> 'window' OR before.slot_start = _start) THEN EXIT; -- L1: busy
+      WHEN _most > 0 AND before.attempts >= _most AND ( -- W3c: its last attempt ran out
+        _kind = 'window' AND before.slot_start = _start
+        OR _kind = 'rolling' AND now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start
+      ) THEN closes := true;
+      WHEN _kind = 'window' AND now >= _late_from THEN EXIT; -- W6: late
+      WHEN live THEN EXIT; -- busy with an older slot
+      ELSE NULL;
+    END CASE;
+    done := look = 2;
+  END LOOP;
+  IF NOT done THEN
+    IF made THEN
+      DELETE FROM {table} WHERE name = _name;
+    END IF;
+    RETURN;
+  END IF;
+  IF closes THEN
+    UPDATE {table} SET mark = slot_start, outcome = 'gave up', settled_at = now WHERE name = _name;
+    RETURN;
+  END IF;
+  again := _kind = 'window' AND before.slot_start = _start;
+  IF _kind = 'rolling' THEN
+    again := now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start;
+    _start := greatest(now, before.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
+    _end := _start + _period;
+  END IF;
+  _seal := _seal AND _kind <> 'lease';
+  UPDATE {table} SET
+    kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now, slot_start = _start, slot_end = _end,
+    token = greatest(token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+    owner = CASE WHEN _overlap THEN '' ELSE _owner END, -- W4
+    expires_at = CASE WHEN _overlap THEN 'epoch' ELSE now + _ttl END,
+    last_owner = CASE WHEN _overlap THEN _owner ELSE last_owner END,
+    last_result = CASE WHEN _overlap THEN 'overlap' ELSE last_result END,
+    last_expired = last_expired AND NOT _overlap,
+    mark = CASE WHEN _seal THEN _start ELSE mark END, -- W3b
+    prior_mark = CASE WHEN _seal THEN mark END,
+    attempts = CASE WHEN again THEN attempts + 1 ELSE 1 END, -- W3c
+    outcome = CASE WHEN _seal THEN 'sealed' ELSE 'pending' END,
+    keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
+  WHERE name = _name;
+END {quote};
+
+CREATE OR REPLACE FUNCTION {settle}(
+  _name text, _owner text, _result text, _retention interval, _history bytea, OUT now timestamptz, OUT before {table}, OUT done boolean
+) LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+DECLARE
+  overlapping boolean;
+BEGIN
+  LOOP
+    SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+    -- L7: that an unused owner id holds nothing is only certain behind whoever inserts the name just now
+    EXIT WHEN FOUND OR _result <> 'unused';
+    INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      DELETE FROM {table} WHERE name = _name;
+      EXIT;
+    END IF;
+  END LOOP;
+  now := {clock};
+  overlapping := before.owner = '' AND before.last_owner = _owner AND before.last_result = 'overlap'; -- W4
+  done := coalesce(before.owner = _owner OR overlapping, false); -- L4
+  IF NOT done THEN
+    RETURN;
+  END IF;
+  UPDATE {table} SET
+    owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, settled_at = now, prior_mark = NULL,
+    last_expired = NOT overlapping AND expires_at <= now, -- W3a
+    mark = CASE
+      WHEN kind = 'lease' THEN mark
+      WHEN _result IN ('handled', 'gave up') THEN CASE WHEN kind = 'rolling' THEN slot_start ELSE greatest(mark, slot_start) END -- W3
+      WHEN _result = 'unused' AND outcome = 'sealed' AND mark = slot_start THEN prior_mark -- W3b
+      ELSE mark
+    END,
+    outcome = CASE
+      WHEN kind = 'lease' OR _result IN ('handled', 'gave up', 'failed') THEN _result
+      WHEN _result = 'unused' THEN ''
+      ELSE outcome
+    END,
+    attempts = CASE WHEN kind <> 'lease' AND _result = 'unused' THEN greatest(0, attempts - 1) ELSE attempts END,
+    keep_until = greatest(keep_until, now + _retention), -- R1
+    history = coalesce(_history, history)
+  WHERE name = _name;
+  IF before.waited = before.token THEN -- a release without waiters costs no NOTIFY: those queue up behind each other at commit
+    PERFORM pg_notify({channel}, _name);
+  END IF;
+END {quote};
+
+CREATE OR REPLACE FUNCTION {forget}(_name text, OUT now timestamptz, OUT before {table}, OUT done boolean) LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+BEGIN
+  SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+  now := {clock};
+  done := coalesce(before.kind <> '', false);
+  IF NOT done THEN
+    RETURN;
+  END IF;
+  UPDATE {table} SET -- R2: a tombstone
+    kind = DEFAULT, schedule = DEFAULT, zone_data = DEFAULT, owner = DEFAULT, label = DEFAULT, granted_at = DEFAULT, expires_at = DEFAULT,
+    last_owner = DEFAULT, last_result = DEFAULT, last_expired = DEFAULT, mark = DEFAULT, prior_mark = DEFAULT, slot_start = DEFAULT,
+    slot_end = DEFAULT, attempts = DEFAULT, outcome = DEFAULT, settled_at = DEFAULT, history = DEFAULT, format = DEFAULT,
+    token = greatest(token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+    keep_until = now + interval '24 hours'
+  WHERE name = _name;
+  IF before.waited = before.token THEN
+    PERFORM pg_notify({channel}, _name);
+  END IF;
+END {quote};
+
+CREATE OR REPLACE FUNCTION {override}(
+  _name text, _action text, _label text, _retention interval, _mark timestamptz, _expected_token bigint, _history bytea,
+  OUT now timestamptz, OUT before {table}, OUT done boolean
+) LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+BEGIN
+  SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+  now := {clock};
+  done := coalesce(before.kind <> '' AND before.token = coalesce(_expected_token, before.token), false);
+  IF NOT done THEN
+    RETURN;
+  END IF;
+  UPDATE {table} SET
+    token = greatest(token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+    owner = '', expires_at = 'epoch', label = _label, last_owner = 'operator', last_result = _action, last_expired = false,
+    mark = CASE
+      WHEN _action = 'mark' THEN _mark
+      WHEN _action = 'handled' THEN greatest(mark, slot_start)
+      WHEN _action = 'failed' AND outcome = 'sealed' AND mark = slot_start THEN prior_mark -- W3b
+      ELSE mark
+    END,
+    prior_mark = NULL,
+    outcome = CASE
+      WHEN _action = 'handled' AND slot_start IS NOT NULL OR _action = 'failed' OR _action = 'released' AND kind = 'lease' THEN _action
+      ELSE outcome
+    END,
+    settled_at = now,
+    keep_until = greatest(keep_until, now + _retention), -- R1
+    history = coalesce(_history, history)
+  WHERE name = _name;
+  IF before.waited = before.token THEN
+    PERFORM pg_notify({channel}, _name);
+  END IF;
+END {quote};
+
+CREATE OR REPLACE FUNCTION {record}(
+  _name text, _label text, _kind text, _retention interval, _schedule text, _zone_data text, _start timestamptz, _end timestamptz,
+  OUT now timestamptz, OUT before {table}, OUT done boolean
+) LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+DECLARE
+  w {table};
+BEGIN
+  LOOP
+    SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+    EXIT WHEN FOUND;
+    INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
+    EXIT WHEN FOUND;
+  END LOOP;
+  now := {clock};
+  w := before;
+  done := true;
+  IF coalesce(before.kind = '', true) THEN
+    w.kind := _kind;
+    w.schedule := _schedule;
+    w.zone_data := _zone_data;
+    w.token := coalesce(before.token, (extract(epoch FROM now) * 1000000)::bigint);
+    w.mark := _start;
+    w.keep_until := greatest(before.keep_until, greatest(coalesce(_end, _start), now) + _retention);
+  ELSIF before.kind <> _kind OR _kind = 'rolling' AND (
+    before.owner <> '' AND before.expires_at > now OR coalesce(before.slot_end, 'epoch') >= coalesce(_end, 'epoch')
+  ) THEN
+    done := false;
+    RETURN;
+  ELSE
+    IF before.mark IS NULL OR before.mark < _start THEN
+      w.mark := _start;
+    ELSIF before.outcome = 'sealed' AND before.mark = before.slot_start THEN
+      w.prior_mark := greatest(before.prior_mark, _start); -- W3b: what unused falls back to
+    END IF;
+    w.keep_until := greatest(before.keep_until, coalesce(_end, _start) + _retention); -- R1
+  END IF;
+  IF w.mark IS DISTINCT FROM before.mark AND coalesce(before.slot_start <= _start, true)
+    AND (coalesce(before.owner, '') = '' OR _kind = 'rolling')
+  THEN
+    w.schedule := coalesce(nullif(_schedule, ''), w.schedule);
+    w.zone_data := coalesce(nullif(_zone_data, ''), w.zone_data);
+    w.label := _label;
+    w.slot_start := _start;
+    w.slot_end := _end;
+    w.outcome := 'degraded';
+    w.settled_at := now;
+  END IF;
+  done := w IS DISTINCT FROM before;
+  IF done THEN
+    UPDATE {table} SET
+      kind = w.kind, schedule = w.schedule, zone_data = w.zone_data, token = w.token, label = coalesce(w.label, label), mark = w.mark,
+      prior_mark = w.prior_mark, slot_start = w.slot_start, slot_end = w.slot_end, outcome = coalesce(w.outcome, outcome),
+      settled_at = coalesce(w.settled_at, settled_at), keep_until = w.keep_until
+    WHERE name = _name;
+  END IF;
+END {quote};
