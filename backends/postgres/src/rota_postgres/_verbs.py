@@ -23,7 +23,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 
 from ._link import Late, Link, Pool
 from ._sql import Statements
-from ._wire import Statement, decode, fields, record, texts
+from ._wire import Statement, answer, decode, record, texts
 
 T = TypeVar("T")
 Row = tuple[bytes | None, ...]
@@ -83,12 +83,11 @@ class Verbs(ABC):
         """Call a function; return what the rule answers to what it found."""
         (row,) = await self.row(self.statements.verbs[verb], request, timeout)
         assert row is not None
-        (_, now), (_, found), (_, done) = fields(row)
-        before = record(found)
-        answer, changed = rule(before, request, decode("time", now))
-        if (changed is not None) is not decode("bool", done):
+        now, before, done = answer(row)
+        said, changed = rule(before, request, now)
+        if (changed is not None) is not done:
             raise OutcomeUnknown(f"{request[0]}: the database decided otherwise than this rota would: run `rota init {self.url}` again")
-        return answer
+        return said
 
     async def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
         columns = [list(column) for column in zip(*renewals, strict=True)] or [[], [], [], []]

@@ -14,6 +14,7 @@ from rota.errors import ConfigurationError
 EPOCH, INFINITY = 946_684_800_000_000, 2**63 - 1
 
 _INT8, _INT4, _FIELD = struct.Struct("!q"), struct.Struct("!i"), struct.Struct("!ii")
+_BYTES = 17
 #: By their names here: PostgreSQL's oid, to bytes, from bytes.
 TYPES: dict[str, tuple[int, Any, Any]] = {
     "text": (25, str.encode, lambda data: str(data, "utf-8")),
@@ -22,7 +23,7 @@ TYPES: dict[str, tuple[int, Any, Any]] = {
     "int8": (20, _INT8.pack, lambda data: _INT8.unpack(data)[0]),
     "int4": (23, _INT4.pack, lambda data: _INT4.unpack(data)[0]),
     "bool": (16, lambda flag: b"\1" if flag else b"\0", lambda data: data == b"\1"),
-    "bytes": (17, bytes, bytes),
+    "bytes": (_BYTES, bytes, bytes),
     "texts": (1009, lambda items: _array(25, [item.encode() for item in items]), None),
     "int8s": (1016, lambda items: _array(20, [_INT8.pack(item) for item in items]), None),
 }
@@ -82,16 +83,11 @@ def decode(kind: str, data: bytes | None) -> Any:
     return None if data is None else TYPES[kind][2](data)
 
 
-def fields(data: bytes) -> list[tuple[int, bytes | None]]:
-    """Return the types and values of a row that came as one value."""
-    found: list[tuple[int, bytes | None]] = []
-    at = 4
-    for _ in range(_INT4.unpack_from(data)[0]):
-        oid, size = _FIELD.unpack_from(data, at)
-        at += 8
-        found.append((oid, None if size < 0 else data[at : at + size]))
-        at += max(0, size)
-    return found
+def answer(data: bytes) -> tuple[int, Record | None, bool]:
+    """Return what a function said: the time, the record that it found, whether it changed it. Each is a field: type, size, value."""
+    (now,) = _INT8.unpack_from(data, 12)
+    size = _INT4.unpack_from(data, 24)[0]
+    return now + EPOCH, record(data[28 : 28 + size]) if size > 0 else None, data[-1:] == b"\1"
 
 
 def record(data: bytes | None) -> Record | None:
@@ -102,12 +98,19 @@ def record(data: bytes | None) -> Record | None:
     """
     if data is None:
         return None
-    found = fields(data)
-    if tuple(oid for oid, _ in found[: len(_DECODERS)]) != tuple(oid for oid, _ in _DECODERS):
-        raise ConfigurationError("the columns of the table are others, or in another order, than `rota schema` prints")
-    if found[0][1] is None:  # a function found no row
-        return None
-    return Record._make(None if value is None else decoder(value) for (_, value), (_, decoder) in zip(found, _DECODERS, strict=False))
+    values: list[Any] = []
+    at, head = 4, _FIELD.unpack_from
+    for oid, decoder in _DECODERS:
+        found, size = head(data, at)
+        if found != oid:
+            raise ConfigurationError("the columns of the table are others, or in another order, than `rota schema` prints")
+        at += 8
+        if size > 0:
+            values.append(decoder(data[at : at + size]))
+            at += size
+        else:
+            values.append(None if size < 0 else b"" if oid == _BYTES else "")
+    return None if values[0] is None else Record(*values)  # a function that found no row returns one of nothing
 
 
 def texts(data: bytes) -> list[str]:
