@@ -30,6 +30,16 @@ def conforming(postgres: Postgres | RunningPostgres) -> Postgres | RunningPostgr
     return postgres
 
 
+@pytest.fixture(scope="session")
+def clocked(conforming: Postgres | RunningPostgres) -> Statements:
+    """The statements of a table whose functions ask for a time that the connection was told."""
+    statements = Statements("public", "clocked", "public.told()")
+    told = "$$ SELECT 'epoch'::timestamptz + current_setting('rota.now')::bigint * interval '1 microsecond' $$"
+    clock = f"CREATE OR REPLACE FUNCTION public.told() RETURNS timestamptz LANGUAGE sql VOLATILE AS {told}"
+    conforming.sql(clock, *statements.schema())
+    return statements
+
+
 class TestPostgres(rota.testing.Conformance):
     @pytest.fixture(autouse=True)
     def store(self, conforming: Postgres | RunningPostgres) -> None:
@@ -65,19 +75,19 @@ class TestPgBouncer(TestPostgres):
 
 
 class TestPostgresWithAClockOfOurs(TestPostgres):
-    """What is decided at the very instant of a boundary: the functions ask for a time that each connection is told before."""
+    """What is decided at the very instant of a boundary: the functions ask for a time that each connection is told before.
+
+    Only the tests that need it; the other two classes run the rest by the real clock, and would only be repeated.
+    """
+
+    only_what_needs_a_clock = True  # see conftest.py
 
     @pytest.fixture(autouse=True)
-    def store(self, conforming: Postgres | RunningPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    def store(self, conforming: Postgres | RunningPostgres, clocked: Statements, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = conforming
         self.url = conforming.url(options="table=clocked")
-        self.statements = Statements("public", "clocked", "public.told()")
-        clock = "CREATE OR REPLACE FUNCTION public.told() RETURNS timestamptz LANGUAGE sql VOLATILE AS {}"
-        conforming.sql(
-            clock.format("$$ SELECT 'epoch'::timestamptz + current_setting('rota.now')::bigint * interval '1 microsecond' $$"),
-            *self.statements.schema(),
-            "TRUNCATE clocked",  # what other tests left would be swept when time leaps
-        )
+        self.statements = clocked
+        conforming.sql("TRUNCATE clocked")  # what other tests left would be swept when time leaps
         self.clock = rota.testing.Clock()
         ask, tell = Link.ask, statement("SELECT set_config('rota.now', $1, false)", "text")
 

@@ -44,9 +44,9 @@ def again(client: rota.Client, name: str) -> None:
     wait_until(works, 20, "claims work again", every=0.1)
 
 
-def test_a_server_that_hangs_during_a_hold(victim: Postgres, way: Postgres | PgBouncer, name: str) -> None:
+def test_a_server_that_hangs_during_a_hold(victim: Postgres, name: str) -> None:
     """L6, F1: SIGSTOP for 5 s, ttl 3 s: the holder knows before the store's expiry, calls in flight end, all works after SIGCONT."""
-    with rota.connect(way.url("app"), timeout=TIMEOUT) as client:
+    with rota.connect(victim.url("app"), timeout=TIMEOUT) as client:
         told = threading.Event()
         grant = client.try_lease(name, ttl="3s", timeout="500ms", on_lost=lambda _: told.set())
         assert grant
@@ -199,15 +199,12 @@ def test_a_standby_alone_is_unavailable(name: str) -> None:
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["the row stays as it was", "the row is changed"])
-@pytest.mark.parametrize("seen", [False, True], ids=["first look", "seen before"])
-def test_a_claim_that_waited_longer_than_its_timeout_is_not_applied(victim: Postgres, name: str, changed: bool, seen: bool) -> None:
+def test_a_claim_that_waited_longer_than_its_timeout_is_not_applied(victim: Postgres, name: str, changed: bool) -> None:
     """L7: it waits for a row lock, its client leaves; when the lock is gone nothing is applied."""
     with rota.connect(victim.url("app"), timeout="500ms") as client:
         with rota.connect(victim.url("app")) as other, other.lease(name):
             pass
-        if seen:
-            with client.lease(name):
-                pass
+        client.driver.now(5)
         before = victim.sql(f"SELECT token, owner FROM rota WHERE name = '{name}'")
         lock = "UPDATE rota SET label = 'locked'" if changed else "SELECT FROM rota"
         blocker = victim.sql_later(f"BEGIN; {lock} WHERE name = '{name}' {'' if changed else 'FOR UPDATE'}; SELECT pg_sleep(1.5); COMMIT")
@@ -315,7 +312,7 @@ def test_a_waiter_is_woken_at_once_and_asks_little(victim: Postgres, name: str, 
             with listener.lease(name, wait=20):
                 return time.monotonic()
 
-        for _ in range(3):
+        for _ in range(2):
             grant = client.try_lease(name, wait=5)
             assert grant
             waiting = pool.submit(wait_blocking if face == "blocking" else lambda: asyncio.run(wait_async()))
