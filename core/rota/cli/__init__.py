@@ -88,7 +88,6 @@ def _dispatch(given: list[str]) -> int:
 
     if command:
         known = ("run", "backends", "conform", "schema", "init")
-        known = ("run", "backends", "conform", "schema", "init")
         say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")
