@@ -49,6 +49,14 @@ def test_clauses_stand_in_the_documents_order_with_what_they_came_to(tmp_path):
     assert page.partition("## In part\n\n")[2] == "- mine 9.1: L12, F1: not run: no hang() hook\n- mine 9.1: L12: refused: no watch\n"
 
 
+def test_several_ways_to_one_store_are_told_apart(tmp_path):
+    other = {**REPORT["runs"][0], "suite": "TestPooled"}
+    third = {**REPORT["runs"][0], "url": "yours://host/x"}
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({**REPORT, "runs": [REPORT["runs"][0], other, third]}))
+    assert "| clause | mine 9.1, Mine | mine 9.1, Pooled | yours 9.1 |" in matrix(file).stdout.splitlines()
+
+
 def test_what_is_no_report_is_refused_in_a_line(tmp_path):
     file = tmp_path / "report.json"
     for text in ("no json", "{}", '{"format": 99}', '{"format": 1}'):

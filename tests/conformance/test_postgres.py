@@ -74,7 +74,7 @@ class TestPgBouncer(TestPostgres):
         self.url = pgbouncer.url(options="table=conform&listen=off")
 
 
-class TestPostgresWithAClockOfOurs(TestPostgres):
+class TestClockSet(TestPostgres):
     """What is decided at the very instant of a boundary: the functions ask for a time that each connection is told before.
 
     Only the tests that need it; the other two classes run the rest by the real clock, and would only be repeated.

@@ -47,6 +47,11 @@ def render(reports: list[dict[str, Any]]) -> str:
             raise ValueError(f"a report of format {report.get('format')!r}, not {FORMAT}")
         runs += report["runs"]
     columns = [_title(run) for run in runs]
+    if len(set(columns)) < len(columns):  # one store held to the clauses in several ways, each by a class of its own
+        columns = [
+            f"{column}, {run['suite'].removeprefix('Test')}" if columns.count(column) > 1 else column
+            for column, run in zip(columns, runs, strict=True)
+        ]
     clauses = sorted({clause for run in runs for clause in run["clauses"]}, key=order)
     rows = [(clause, [_SHOWN[run["clauses"][clause]["result"]] if clause in run["clauses"] else "-" for run in runs]) for clause in clauses]
     degrees = [(degree.replace("_", " "), [_degree(degree, run["capabilities"].get(degree)) for run in runs]) for degree in _DEGREES]

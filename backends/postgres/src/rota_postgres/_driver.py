@@ -157,6 +157,7 @@ class PostgresDriver(Driver):
             name: decode(kind, value) for (name, kind), value in zip(_FACTS, row, strict=False)
         }
         facts["table"] = {"p": "logged", "u": "unlogged", "t": "temporary", None: "missing"}.get(facts["table"])  # type: ignore[arg-type]
+        facts["version"] = str(facts["version"]).partition(" ")[0]  # without what a distribution calls it
         facts["missing_permissions"] = facts["missing_permissions"] or ""
         facts["clock_ahead_of_this_host_s"] = round(decode("time", row[-2]) / 1e6 - (sent + received) / 2, 4)
         facts["pooler"] = decode("int4", row[-1]) != link.pgconn.backend_pid
