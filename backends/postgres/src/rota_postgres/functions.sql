@@ -13,23 +13,28 @@ CREATE OR REPLACE FUNCTION {claim}(
 #variable_conflict use_column
 DECLARE
   made boolean := false;
+  locked boolean;
   live boolean;
   closes boolean;
   again boolean;
 BEGIN
   done := false;
-  -- first without a lock: a refused claim writes nothing and waits for nobody
-  FOR look IN 1..2 LOOP
-    IF look = 1 THEN
+  LOOP
+    -- what looks free is locked; a refused claim locks nothing, writes nothing and waits for nobody
+    SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name AND {clock} <= _apply_until
+      AND (r.owner = '' OR r.expires_at <= {clock})
+      AND (_kind = 'window' AND ({clock} < _not_before OR _start <= r.mark)) IS NOT TRUE
+      AND (_kind = 'rolling' AND r.mark = r.slot_start AND {clock} < r.slot_end) IS NOT TRUE
+      FOR UPDATE;
+    locked := FOUND;
+    IF NOT locked THEN
       SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name;
-    ELSE
-      LOOP
-        SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
-        EXIT WHEN FOUND;
+      IF NOT FOUND AND {clock} <= _apply_until AND (_kind <> 'window' OR {clock} >= _not_before) THEN
         INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
-        made := FOUND;
-        EXIT WHEN made;
-      END LOOP;
+        CONTINUE WHEN NOT FOUND;
+        made := true;
+        locked := true;
+      END IF;
     END IF;
     now := {clock};
     live := coalesce(before.owner <> '' AND before.expires_at > now, false); -- L1
@@ -49,7 +54,8 @@ BEGIN
       WHEN live THEN EXIT; -- busy with an older slot
       ELSE NULL;
     END CASE;
-    done := look = 2;
+    done := locked;
+    EXIT WHEN done; -- else it has become free since the look at it
   END LOOP;
   IF NOT done THEN
     IF made THEN
