@@ -101,7 +101,8 @@ class Heartbeat:
 
     def _due(self, now: float) -> tuple[list[BaseGrant], float]:
         grants = []
-        for owner, (held, name) in list(self._held.items()):
+        # a copy: making a list of its items allocates, so the garbage collector may run finalizers, and other threads that add, in between
+        for owner, (held, name) in self._held.copy().items():
             grant = held()
             if grant is not None:
                 grants.append(grant)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
 from typing import Any
 
 import pytest
+import rota
 from rota import Every, LeaseLost, Unavailable, Unrecorded
 
 on_loop = pytest.mark.parametrize("face", ["async"], indirect=True)
@@ -164,3 +167,29 @@ def test_on_lost_is_not_called_for_a_body_that_has_ended(world: Any) -> None:
     world.until(lambda: told)
     assert canary.lost
     assert told == ["canary"]
+
+
+def test_leases_that_come_while_garbage_is_collected_do_not_end_the_heartbeat() -> None:
+    """L11: the collector may run in the middle of the heartbeat's look at its leases, and let another thread add one."""
+    client = rota.connect(f"memory://{os.urandom(8).hex()}")
+    grants = [client.try_lease(f"job-{number}") for number in range(500)]
+    heartbeat = client._engine.heartbeat
+    added = []
+
+    def add(phase: str, _: object) -> None:
+        if phase == "stop" and threading.current_thread() is threading.main_thread() and len(added) < 50:
+            added.append(f"{len(added):032x}")
+            heartbeat._held[added[-1]] = heartbeat._held[grants[0]._owner]
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(add)
+    gc.set_threshold(20)
+    try:
+        heartbeat._due(client._engine.clock())
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(add)
+    assert added
+    for owner in added:
+        heartbeat._held.pop(owner)
+    client.close()
