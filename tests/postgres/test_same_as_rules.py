@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+import rota
 from rota.backend import (
     FAILED,
     GAVE_UP,
@@ -79,12 +80,9 @@ def pair(prepared: Postgres | RunningPostgres) -> Iterator[Pair]:
     statements = Statements(table, "Rota", f"{table}.now()")
     for statement in statements.schema():
         admin.execute(statement)
-    options = (
-        {"host": "127.0.0.1", "port": str(prepared.port), "user": "postgres", "dbname": "rota"} if isinstance(prepared, Postgres) else None
-    )
-    if options is None:
-        pytest.skip("not run: needs a server of our own")
-
+    parsed = rota.connect(prepared.url()).driver
+    options = parsed.pool._options
+    parsed.close()
     driver = PostgresDriver(options, None, statements, "postgresql://here")
 
     def set_clock(now: int) -> None:
