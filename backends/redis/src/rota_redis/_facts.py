@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""What a doctor wants to know of the servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ._wire import command, translated
+
+Facts = dict[str, str | int | float | bool | None]
+
+_SETTINGS = ("appendonly", "appendfsync", "save", "min-replicas-to-write", "cluster-require-full-coverage")
+_COMMANDS = [
+    command("TIME"),
+    command("INFO"),
+    *(command("CONFIG", "GET", name) for name in _SETTINGS),  # may be forbidden: then None
+    command("ACL", "WHOAMI"),
+]
+QUESTION, QUESTIONS = b"".join(_COMMANDS), len(_COMMANDS)
+
+_WHOLE = {"connected_slaves": "replicas", "maxmemory": "maxmemory", "used_memory": "used_memory", "evicted_keys": "evicted_keys"}
+
+
+def read(replies: Sequence[Any]) -> Facts:
+    """Return the facts of one server."""
+    clock, info, *rest = replies
+    for reply in (clock, info):
+        if isinstance(reply, Exception):
+            raise translated(reply) from reply
+    local = time.time()
+    lines = (line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line)
+    said = dict(lines)
+    settings = {name: _value(reply) for name, reply in zip(_SETTINGS, rest, strict=False)}
+    policy = said.get("maxmemory_policy")
+    facts: Facts = {
+        "server": "valkey" if "valkey_version" in said else "redis",
+        "version": said.get("valkey_version") or said.get("redis_version"),
+        "mode": said.get("redis_mode") or said.get("server_mode"),
+        "role": {"master": "primary", "slave": "replica"}.get(said.get("role", ""), said.get("role")),
+        "maxmemory_policy": policy,
+        # L2 holds nevertheless, but a live lease or a handled slot may be forgotten
+        "evicts": policy is not None and policy != "noeviction",
+        "appendonly": said.get("aof_enabled") == "1",
+        "appendfsync": settings["appendfsync"],
+        "snapshots": None if settings["save"] is None else settings["save"] != "",
+        "min_replicas_to_write": None if settings["min-replicas-to-write"] is None else int(settings["min-replicas-to-write"]),
+        "user": rest[-1].decode() if isinstance(rest[-1], bytes) else None,
+        "clock_difference": round(int(clock[0]) + int(clock[1]) / 1e6 - local, 3),
+    }
+    facts.update({ours: int(said[theirs]) for theirs, ours in _WHOLE.items() if said.get(theirs, "").isdigit()})
+    return facts
+
+
+def together(kind: str, servers: list[Facts]) -> Facts:
+    """Return the facts of all primaries: a value where all agree, else all values, by the order of the servers."""
+    facts: Facts = {"topology": kind, "primaries": len(servers)}
+    for name in servers[0]:
+        values = [server.get(name) for server in servers]
+        same = all(value == values[0] for value in values)
+        facts[name] = any(values) if name == "evicts" else values[0] if same else ", ".join(map(str, values))
+    return facts
+
+
+def _value(reply: Any) -> str | None:
+    return reply[1].decode() if isinstance(reply, list) and len(reply) == 2 else None

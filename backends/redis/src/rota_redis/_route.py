@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""Which server a key belongs to: the only one, the primary that sentinels name, or the node that owns its slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from redis.crc import key_slot
+from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+
+from ._link import Link, monotonic
+from ._resp import Reply
+from ._url import Address, Settings
+from ._wire import code_of, command, translated
+
+#: How often a cluster may point elsewhere within one call.
+REDIRECTIONS = 5
+
+_ASKING = command("ASKING")
+_SLOTS = command("CLUSTER", "SLOTS")
+
+
+class Route(Protocol):
+    """Sends commands to where they belong; an error in an answer is returned, not raised."""
+
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+        """Send ``packed``, ``count`` commands about ``key``, and return the replies; see `Link.exchange`."""
+
+    async def where(self, key: bytes, deadline: float) -> Address:
+        """Return the server that ``key`` belongs to."""
+
+    async def all(self, deadline: float) -> list[Address]:
+        """Return every server that takes writes."""
+
+    def slots(self, keys: Sequence[bytes]) -> list[list[int]]:
+        """Return the indices of the keys that one script may take together."""
+
+    def distrust(self) -> None:
+        """A server failed: learn anew who has which slots."""
+
+
+class Single(Route):
+    """One server, or whatever stands in front of one."""
+
+    def __init__(self, settings: Settings, link: Link) -> None:
+        self._address = settings.addresses[0]
+        self._link = link
+
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+        replies = await self._link.exchange(self._address, packed, count, deadline, enough=enough)
+        if isinstance(replies[0], Exception) and code_of(replies[0]) in ("READONLY", "MASTERDOWN"):
+            # behind a name or a proxy another server may be the primary by now: connect anew next time
+            self._link.drop(self._address)
+        return replies
+
+    async def where(self, key: bytes, deadline: float) -> Address:
+        return self._address
+
+    async def all(self, deadline: float) -> list[Address]:
+        return [self._address]
+
+    def slots(self, keys: Sequence[bytes]) -> list[list[int]]:
+        return [list(range(len(keys)))]
+
+
+class Sentinel(Single):
+    """The primary that the sentinels name; asked again after any failure, so that a failover needs no restart."""
+
+    def __init__(self, settings: Settings, link: Link) -> None:
+        self._sentinels = list(settings.addresses)
+        self._service = settings.service
+        self._link = link
+        self._primary: Address | None = None
+
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+        known = self._primary
+        address = await self.where(key, deadline)
+        try:
+            replies = await self._link.exchange(address, packed, count, deadline, enough=enough)
+        except Unavailable as error:
+            self._primary = None
+            if known is None or isinstance(error, OutcomeUnknown):
+                raise
+        else:
+            if not (isinstance(replies[0], Exception) and code_of(replies[0]) in ("READONLY", "MASTERDOWN", "LOADING")):
+                return replies
+            self._primary = None
+            self._link.drop(address)
+            if known is None:
+                return replies
+        # nothing was applied by what was the primary: if there is another one by now, ask that
+        return await self.call(key, packed, count, deadline, enough=enough)
+
+    def distrust(self) -> None:
+        self._primary = None
+
+    async def where(self, key: bytes, deadline: float) -> Address:
+        if self._primary is None:
+            self._primary = await self._ask(deadline)
+        return self._primary
+
+    async def all(self, deadline: float) -> list[Address]:
+        return [await self.where(b"", deadline)]
+
+    async def _ask(self, deadline: float) -> Address:
+        question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        problem: Exception | None = None
+        asked = list(self._sentinels)
+        for index, sentinel in enumerate(asked):
+            # a share of the time each, so that one that hangs leaves some for the others
+            share = monotonic() + (deadline - monotonic()) / (len(asked) - index + 1)
+            try:
+                (reply,) = await self._link.exchange(sentinel, question, 1, share, sentinel=True)
+                if isinstance(reply, Exception):
+                    raise translated(reply)
+            except Unavailable as error:
+                problem = error
+                continue
+            if reply:
+                self._sentinels.sort(key=lambda other: other != sentinel)  # the next time first the one that answered
+                return reply[0].decode(), int(reply[1])
+            problem = problem or ConfigurationError(f"no sentinel knows the service {self._service!r}")
+        if isinstance(problem, ConfigurationError):
+            raise problem
+        raise Unavailable(f"no sentinel names the primary: {problem}") from problem
+
+
+class Cluster(Route):
+    """The nodes of a cluster, by slot."""
+
+    def __init__(self, settings: Settings, link: Link) -> None:
+        self._seeds = list(settings.addresses)
+        self._link = link
+        self._owners: dict[int, Address] = {}  # by slot
+        self._nodes: list[Address] = []
+        self._stale = True
+
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+        address = await self.where(key, deadline)
+        asking = 0
+        for _ in range(REDIRECTIONS):
+            try:
+                packed_too = _ASKING * asking + packed
+                replies = await self._link.exchange(address, packed_too, asking + count, deadline, enough=enough and asking + enough)
+            except Unavailable:
+                self._stale = True
+                raise
+            del replies[:asking]
+            code = code_of(replies[0]) if isinstance(replies[0], Exception) else ""
+            if code not in ("MOVED", "ASK"):
+                if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"):
+                    self._stale = True
+                return replies
+            address = _pointed_at(replies[0], address)
+            asking = int(code == "ASK")
+            if code == "MOVED":
+                self._owners[key_slot(key)] = address
+                self._stale = True
+        raise Unavailable("the nodes of the cluster point at each other")
+
+    async def where(self, key: bytes, deadline: float) -> Address:
+        if self._stale:
+            await self._learn(deadline)
+        address = self._owners.get(key_slot(key))
+        if address is None:
+            self._stale = True
+            raise Unavailable("no node of the cluster serves this slot")
+        return address
+
+    async def all(self, deadline: float) -> list[Address]:
+        await self._learn(deadline)
+        return list(dict.fromkeys(self._owners.values()))
+
+    def slots(self, keys: Sequence[bytes]) -> list[list[int]]:
+        groups: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            groups.setdefault(key_slot(key), []).append(index)
+        return list(groups.values())
+
+    def distrust(self) -> None:
+        self._stale = True
+
+    async def _learn(self, deadline: float) -> None:
+        problem: Exception | None = None
+        asked = list(dict.fromkeys([*self._nodes, *self._seeds]))
+        for index, node in enumerate(asked):
+            share = monotonic() + (deadline - monotonic()) / (len(asked) - index + 1)
+            try:
+                (reply,) = await self._link.exchange(node, _SLOTS, 1, share)
+                if isinstance(reply, Exception):
+                    raise translated(reply)
+            except Unavailable as error:
+                problem = error
+                continue
+            owners: dict[int, Address] = {}
+            nodes: dict[Address, None] = {}
+            for first, last, *serving in reply:
+                addresses = [_node(entry, node) for entry in serving]
+                nodes.update(dict.fromkeys(addresses))
+                owners.update(dict.fromkeys(range(first, last + 1), addresses[0]))
+            nodes.pop(node, None)
+            self._owners, self._nodes, self._stale = owners, [node, *nodes], False
+            return
+        raise Unavailable(f"no node of the cluster can be asked: {problem}") from problem
+
+
+def _node(entry: Sequence[bytes | int | None], asked: Address) -> Address:
+    host = entry[0]
+    # a node that knows no name of its own means the one by which it was asked
+    return (host.decode() if isinstance(host, bytes) and host not in (b"", b"?") else str(asked[0])), int(entry[1] or 0)
+
+
+def _pointed_at(error: Exception, asked: Address) -> Address:
+    host, _, port = str(error).split(" ")[-1].rpartition(":")
+    return host or str(asked[0]), int(port)
+
+
+def route(settings: Settings, link: Link) -> Route:
+    """Return the route for some settings."""
+    kinds: dict[str, Callable[[Settings, Link], Route]] = {"single": Single, "sentinel": Sentinel, "cluster": Cluster}
+    return kinds[settings.kind](settings, link)
+
+
+def by_address(addresses: Iterable[Address]) -> dict[Address, list[int]]:
+    """Return the indices of each address."""
+    found: dict[Address, list[int]] = {}
+    for index, address in enumerate(addresses):
+        found.setdefault(address, []).append(index)
+    return found

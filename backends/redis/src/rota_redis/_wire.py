@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: MIT
+"""What goes over the wire: commands as Redis reads them, requests as lines for the scripts, and records back from their answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+from rota.backend import Answer, Claim, Override, Record, Renewal, Settled, Settlement, WriteBack
+from rota.errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
+
+#: Put before the full name: the key that holds its record, and the channel that tells of it. One key for a name, so one hash slot,
+#: whatever braces the name has; names with one hash tag (``{tag}``) share a slot, and are renewed by one call on a cluster.
+PREFIX = b"rota:"
+#: What a value that is ours begins with: the record's format.
+FORMAT = b"1\n"
+
+VERBS = ("claim", "renew", "settle", "read", "forget", "override", "write_back")
+
+#: Error codes that say that the store can't serve now, and that nothing was applied.
+TROUBLE = "READONLY LOADING CLUSTERDOWN MISCONF OOM MASTERDOWN NOREPLICAS TRYAGAIN BUSY UNBLOCKED NOTREADY FAILOVER".split()
+#: Error codes of wrong or missing rights, which are never an outage (F2).
+DENIED = ("NOAUTH", "WRONGPASS", "NOPERM")
+
+# redis-py takes the code off the text of the errors that it has a class for
+_CODES = {
+    "AuthenticationError": "WRONGPASS",
+    "AuthorizationError": "NOPERM",
+    "NoPermissionError": "NOPERM",
+    "BusyLoadingError": "LOADING",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "NoScriptError": "NOSCRIPT",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "TryAgainError": "TRYAGAIN",
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+}
+
+
+class Script(NamedTuple):
+    """A script of one verb, and the head of its EVALSHA."""
+
+    text: bytes
+    head: bytes
+
+
+def scripts(*, sharded: bool, confirmed: bool) -> dict[str, Script]:
+    """Return the script of each verb: ``sharded`` for the channels of a cluster, ``confirmed`` where WAIT follows."""
+    folder = files(__package__) / "scripts"
+    s = "S" if sharded else ""
+    head = f"local PUBLISH, NUMSUB, TOUCH = '{s}PUBLISH', '{'SHARD' if sharded else ''}NUMSUB', {str(confirmed).lower()}\n"
+    head += (folder / "record.lua").read_text("utf-8")
+    made = {}
+    for verb in VERBS:
+        text = (head + (folder / f"{verb}.lua").read_text("utf-8")).encode()
+        sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()  # Redis names scripts so
+        # where WAIT follows the text goes along: a script that is not there would have it wait for nothing
+        made[verb] = Script(
+            text, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(text), text) if confirmed else b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha
+        )
+    return made
+
+
+def command(*parts: bytes | str | int) -> bytes:
+    """Pack one command."""
+    packed = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        packed.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
+    return b"".join(packed)
+
+
+def evaluate(script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
+    """Pack the call of a script."""
+    if len(keys) == 1 == len(arguments):  # as for nearly every claim
+        key, argument = keys[0], arguments[0]
+        return b"*5\r\n%b$1\r\n1\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (script.head, len(key), key, len(argument), argument)
+    count = b"%d" % len(keys)
+    rest = b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in (*keys, *arguments)])
+    return b"*%d\r\n%b$%d\r\n%b\r\n%b" % (3 + len(keys) + len(arguments), script.head, len(count), count, rest)
+
+
+def key_of(name: str) -> bytes:
+    """Return the key of a name."""
+    return PREFIX + name.encode()
+
+
+def line(text: str) -> str:
+    """Check a text that the record keeps in a line of its own."""
+    if "\n" in text:
+        raise ConfigurationError("a label, schedule or zone can't hold a line break")
+    return text
+
+
+def _maybe(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+# -- requests, in the order that the scripts read them
+
+
+def claim_argument(c: Claim) -> bytes:
+    """Return a claim as lines."""
+    return (
+        f"{c.owner}\n{line(c.label)}\n{c.kind}\n{c.ttl}\n{c.apply_until}\n{c.retention}\n{line(c.schedule)}\n{line(c.zone_data)}\n"
+        f"{_maybe(c.slot_start)}\n{_maybe(c.slot_end)}\n{c.not_before}\n{_maybe(c.late_from)}\n{c.period}\n{c.seal:d}\n{c.overlap:d}\n"
+        f"{c.max_attempts}"
+    ).encode(errors="replace")
+
+
+def renewal_argument(r: Renewal) -> bytes:
+    """Return a renewal as lines."""
+    return f"{r.owner}\n{r.ttl}\n{r.retention}".encode()
+
+
+def settlement_argument(s: Settlement) -> bytes:
+    """Return a settlement as lines."""
+    return f"{s.owner}\n{s.result}\n{s.retention}".encode()
+
+
+def override_argument(o: Override) -> bytes:
+    """Return an operator's change as lines."""
+    return f"{o.action}\n{line(o.label)}\n{o.retention}\n{_maybe(o.mark)}\n{_maybe(o.expected_token)}".encode(errors="replace")
+
+
+def write_back_argument(w: WriteBack) -> bytes:
+    """Return a slot that ran degraded as lines."""
+    return (
+        f"{line(w.label)}\n{w.kind}\n{w.retention}\n{line(w.schedule)}\n{line(w.zone_data)}\n{w.slot_start}\n{_maybe(w.slot_end)}"
+    ).encode(errors="replace")
+
+
+# -- answers
+
+
+def record(name: str, raw: bytes, history: bytes | None = None) -> Record | None:
+    """Return the record that a value holds, with another history if one is given; None for an empty value."""
+    if not raw:
+        return None
+    *lines, kept = raw.split(b"\n", 20)  # in the order of record.lua
+    (_, kind, owner, last_owner, expires, mark, start, end, last_result, attempts, token, outcome, settled, prior, expired, keep,
+     schedule, zone, label, granted) = b"\n".join(lines).decode().split("\n")  # fmt: skip
+    return Record(
+        name,
+        kind,
+        schedule,
+        zone,
+        int(token),
+        owner,
+        label,
+        int(granted),
+        int(expires),
+        last_owner,
+        last_result,
+        expired == "1",
+        int(mark) if mark else None,
+        int(prior) if prior else None,
+        int(start) if start else None,
+        int(end) if end else None,
+        int(attempts),
+        outcome,
+        int(settled),
+        int(keep),
+        kept if history is None else history,
+        1,
+    )
+
+
+def answer(name: str, reply: list[bytes]) -> Answer:
+    """Return what became of a claim."""
+    verdict, _, time = reply[0].partition(b"\n")
+    now = int(time)
+    found = record(name, reply[1])
+    before = None if found is None or len(reply) < 3 else record(name, reply[2], found.history)
+    return Answer(verdict.decode(), found, (now, now), before)
+
+
+def settled(name: str, reply: list[bytes], history: bytes | None = None) -> Settled:
+    """Return what became of a settlement or an operator's change, whose history is left out of the answer where we gave it."""
+    applied, result, expired, time, whole = reply[0].split(b"\n")
+    now = int(time)
+    return Settled(
+        applied == b"1", record(name, reply[1], None if whole == b"1" else history), (now, now), result.decode(), expired == b"1"
+    )
+
+
+# -- errors
+
+
+def code_of(error: Exception) -> str:
+    """Return the code of an error that the server answered with."""
+    text = str(error)
+    for kind in type(error).__mro__:
+        if kind.__name__ in _CODES:
+            return _CODES[kind.__name__]
+    for said, code in (("max number of clients", "BUSY"), ("user executing the script", "NOPERM"), ("killed by user", "BUSY")):
+        if said in text:
+            return code
+    # servers before 7.0 put what went wrong inside a script behind a text of their own
+    return next((code for code in (*TROUBLE, *DENIED, "WRONGTYPE") if f"-{code} " in text or text.startswith(code)), text.split(" ", 1)[0])
+
+
+def translated(error: Exception) -> RotaError:
+    """Return rota's error for one that the server answered with: nothing was applied."""
+    code = code_of(error)
+    if code in TROUBLE:
+        return Unavailable(f"redis can't serve now: {code} {_plain(error, code)}")
+    if code in DENIED:
+        return ConfigurationError(f"redis refuses these credentials: {code} {_plain(error, code)}")
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return ConfigurationError(f"the server's certificate is not trusted (see ssl_ca_certs): {error}")
+    if code == "WRONGTYPE" or "ROTAFORMAT" in str(error):
+        return ConfigurationError("the key of this name holds something that this rota did not write: use another prefix or database")
+    if code in ("MOVED", "ASK"):
+        return ConfigurationError("this server is a node of a cluster: write redis+cluster://")
+    return ConfigurationError(f"redis answered: {error}")
+
+
+def _plain(error: Exception, code: str) -> str:
+    return str(error).removeprefix(code).strip()
+
+
+def lost(error: BaseException, sent: bool) -> Unavailable:
+    """Return rota's error for a connection that failed."""
+    if sent:
+        return OutcomeUnknown(f"redis did not answer: {str(error) or type(error).__name__}")
+    return Unavailable(f"redis can't be reached: {str(error) or type(error).__name__}")
