@@ -37,6 +37,7 @@ class Server(NamedTuple):
 SERVERS: tuple[Server, ...] = (
     Server("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), ("postgresql",), "ROTA_TEST_POSTGRES_URL"),
     Server("PgBouncer", ("pgbouncer",), ("pgbouncer",), "ROTA_TEST_PGBOUNCER_URL"),
+    Server("Redis", ("redis-server",), ("redis-server",), "ROTA_TEST_REDIS_URL"),
     Server("libfaketime", ("/usr/lib/*/faketime/libfaketime.so.1",), ("libfaketime",), "ROTA_TEST_POSTGRES_URL"),
 )
 

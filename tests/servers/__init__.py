@@ -3,6 +3,7 @@
 
 from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, RunningPostgres, add_user
 from ._process import HOST, NotInstalled, Process, ServerError, accepts, free_port, program, running, wait_until
+from ._redis import Redis, RedisCluster, RedisError, RedisFailover, RedisSentinel
 
 __all__ = [
     "ADMIN",
@@ -12,6 +13,11 @@ __all__ = [
     "PgBouncer",
     "Postgres",
     "Process",
+    "Redis",
+    "RedisCluster",
+    "RedisError",
+    "RedisFailover",
+    "RedisSentinel",
     "RunningPostgres",
     "ServerError",
     "accepts",
