@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""rota on Redis beside redis-py doing the cheapest possible same thing, on one server that this starts (or that ROTA_TEST_REDIS_URL names).
+
+Acquire and release: ``SET NX PX`` and a compare-and-delete script. Refused: a refused ``SET NX``. A slot won: the same pair on a key of its
+own. A slot lost: a refused ``SET NX``. Hand-off: ``LPUSH`` to somebody in ``BLPOP``, once alone and once with the ``SET NX`` that must
+follow where the queue does not grant. Renewal: one bare script call for all leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+import rota
+from rota.backend import Claim, Renewal
+from rounds import Figure, interleaved, main
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import servers
+
+CALLS, HAND_OFFS, LEASES = 400, 40, 10_000
+DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+RENEW = "for i, key in ipairs(KEYS) do if redis.call('GET', key) == ARGV[1] then redis.call('PEXPIRE', key, 10000) end end return #KEYS"
+DAILY = rota.Every("1d")
+
+
+def timed(function: Callable[[], object], calls: int = CALLS) -> float:
+    """Return microseconds per call, no garbage collection inside."""
+    gc.collect()
+    gc.disable()
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    ended = time.perf_counter()
+    gc.enable()
+    return (ended - started) / calls * 1e6
+
+
+async def atimed(function: Callable[[], Awaitable[object]], calls: int = CALLS) -> float:
+    gc.collect()
+    gc.disable()
+    started = time.perf_counter()
+    for _ in range(calls):
+        await function()
+    ended = time.perf_counter()
+    gc.enable()
+    return (ended - started) / calls * 1e6
+
+
+def ratio(what: str, rounds: dict[str, list[float]], ours: str, bare: str, bound: float | None) -> list[Figure]:
+    pairs = [a / b for a, b in zip(rounds[ours], rounds[bare], strict=True)]
+    return [
+        Figure(f"{what}: rota", rounds[ours], "µs", None),
+        Figure(f"{what}: bare", rounds[bare], "µs", None),
+        Figure(f"{what}: ratio", pairs, "x", bound),
+    ]
+
+
+def blocking(url: str, rounds: int) -> list[Figure]:
+    bare = redis.Redis.from_url(url)
+    delete = bare.register_script(DELETE)
+    client: Any = rota.connect(url)
+    run = uuid.uuid4().hex
+    bare.set(f"{run}/held", "x", px=600_000)
+    assert client.try_lease(f"{run}/rheld", ttl="10m")
+    with client.window(f"{run}/done", DAILY):
+        pass
+    numbers = iter(range(10**9))
+
+    def bare_pair() -> None:
+        owner = os.urandom(16).hex()
+        assert bare.set(f"{run}/lock", owner, nx=True, px=30_000)
+        assert delete([f"{run}/lock"], [owner])
+
+    def pair() -> None:
+        client.try_lease(f"{run}/job").release()
+
+    def bare_refused() -> None:
+        assert not bare.set(f"{run}/held", os.urandom(16).hex(), nx=True, px=30_000)
+
+    def refused() -> None:
+        assert not client.try_lease(f"{run}/rheld")
+
+    def bare_won() -> None:
+        owner, key = os.urandom(16).hex(), f"{run}/slot/{next(numbers)}"
+        assert bare.set(key, owner, nx=True, px=30_000)
+        assert delete([key], [owner])
+
+    def won() -> None:
+        client.try_window(f"{run}/window/{next(numbers)}", DAILY).handled()
+
+    def lost() -> None:
+        assert not client.try_window(f"{run}/done", DAILY)
+
+    measures = {f.__name__: f for f in (bare_pair, pair, bare_refused, refused, bare_won, won, lost)}
+    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds)
+    client.close()
+    return [
+        *ratio("acquire + release", values, "pair", "bare_pair", 1.25),
+        *ratio("refused", values, "refused", "bare_refused", 1.2),
+        *ratio("slot won + handled", values, "won", "bare_won", 1.3),
+        *ratio("slot lost", values, "lost", "bare_refused", 1.3),
+    ]
+
+
+async def asynchronous(url: str, rounds: int) -> list[Figure]:
+    bare = redis.asyncio.Redis.from_url(url)
+    delete = bare.register_script(DELETE)
+    client: Any = rota.connect_async(url)
+    run = uuid.uuid4().hex
+    await bare.set(f"{run}/held", "x", px=600_000)
+    assert await client.try_lease(f"{run}/rheld", ttl="10m")
+    async with client.window(f"{run}/done", DAILY):
+        pass
+
+    async def bare_pair() -> None:
+        owner = os.urandom(16).hex()
+        assert await bare.set(f"{run}/lock", owner, nx=True, px=30_000)
+        assert await delete([f"{run}/lock"], [owner])
+
+    async def pair() -> None:
+        await (await client.try_lease(f"{run}/job")).release()
+
+    async def bare_refused() -> None:
+        assert not await bare.set(f"{run}/held", os.urandom(16).hex(), nx=True, px=30_000)
+
+    async def refused() -> None:
+        assert not await client.try_lease(f"{run}/rheld")
+
+    async def lost() -> None:
+        assert not await client.try_window(f"{run}/done", DAILY)
+
+    measures = {f.__name__: f for f in (bare_pair, pair, bare_refused, refused, lost)}
+    values: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(-1, rounds):
+        for name in list(measures) if number % 2 else reversed(list(measures)):
+            value = await atimed(measures[name])
+            if number >= 0:
+                values[name].append(value)
+    await client.close()
+    await bare.aclose()
+    return [
+        *ratio("async acquire + release", values, "pair", "bare_pair", 1.25),
+        *ratio("async refused", values, "refused", "bare_refused", 1.2),
+        *ratio("async slot lost", values, "lost", "bare_refused", 1.3),
+    ]
+
+
+def hand_off(url: str, rounds: int) -> list[Figure]:
+    """From just before the release until the waiter has it."""
+    bare, other = redis.Redis.from_url(url), redis.Redis.from_url(url)
+    client: Any = rota.connect(url)
+    run = uuid.uuid4().hex
+
+    def measured(waits: Callable[[], object], releases: Callable[[], object]) -> float:
+        total = 0.0
+        for _ in range(HAND_OFFS):
+            got: list[float] = []
+            thread = threading.Thread(target=lambda got=got: (waits(), got.append(time.perf_counter())))
+            thread.start()
+            time.sleep(0.02)  # the waiter waits by then
+            started = time.perf_counter()
+            releases()
+            thread.join()
+            total += got[0] - started
+        return total / HAND_OFFS * 1e6
+
+    def queue() -> float:
+        return measured(lambda: bare.blpop([f"{run}/queue"], 5), lambda: other.lpush(f"{run}/queue", "x"))
+
+    def queue_and_set() -> float:
+        def waits() -> None:
+            bare.blpop([f"{run}/queue"], 5)
+            bare.set(f"{run}/{uuid.uuid4().hex}", "x", nx=True, px=5000)
+
+        return measured(waits, lambda: other.lpush(f"{run}/queue", "x"))
+
+    def lease() -> float:
+        grants = [client.try_lease(f"{run}/handed")]
+        value = measured(lambda: grants.append(client.try_lease(f"{run}/handed", wait=5)), lambda: grants.pop(0).release())
+        grants.pop().release()
+        return value
+
+    values = interleaved({"queue": queue, "queue_and_set": queue_and_set, "lease": lease}, rounds)
+    client.close()
+    return [
+        *ratio("hand-off, beside BLPOP alone", values, "lease", "queue", 1.5),
+        *ratio("hand-off, beside BLPOP and SET NX", values, "lease", "queue_and_set", None),
+    ]
+
+
+def renewals(url: str, rounds: int) -> list[Figure]:
+    """One batch of 1,000 renewals, in CPU time of this thread, beside a bare script call for as many keys."""
+    bare = redis.Redis.from_url(url)
+    client = rota.connect(url)
+    driver, run = client.driver, uuid.uuid4().hex
+    owner = os.urandom(16).hex()
+    names = [f"{run}/{number}" for number in range(1000)]
+    until = time.time_ns() // 1000 + 10**9
+    for name in names:
+        driver.claim(Claim(name, owner, "", "lease", 600_000_000, until, 86_400_000_000), 5)
+        bare.set("bare" + name, owner, px=600_000)
+    renew = bare.register_script(RENEW)
+    keys = ["bare" + name for name in names]
+    batch = [Renewal(name, owner, 600_000_000, 86_400_000_000) for name in names]
+
+    def cpu(function: Callable[[], object]) -> float:
+        started = time.thread_time()
+        for _ in range(5):
+            function()
+        return (time.thread_time() - started) / 5 * 1e6
+
+    measures = {"bare": lambda: cpu(lambda: renew(keys, [owner])), "rota": lambda: cpu(lambda: driver.renew(batch, 5))}
+    values = interleaved(measures, rounds)
+    client.close()
+    return ratio("client CPU of 1,000 renewals", values, "rota", "bare", 3.0)
+
+
+def kept(url: str) -> list[Figure]:
+    """10,000 leases at ttl 10 s, kept by one thread: server calls per second."""
+    client: Any = rota.connect(url)
+    bare = redis.Redis.from_url(url)
+    run = uuid.uuid4().hex
+    grants = [client.try_lease(f"{run}/{number}", ttl=10) for number in range(LEASES)]
+    time.sleep(6)  # the renewals find their rhythm
+    calls, busy = [], []
+    for _ in range(5):
+        before, cpu, started = bare.info("commandstats")["cmdstat_evalsha"]["calls"], time.process_time(), time.perf_counter()
+        time.sleep(3)
+        took = time.perf_counter() - started
+        busy.append((time.process_time() - cpu) / took * 100)
+        calls.append((bare.info("commandstats")["cmdstat_evalsha"]["calls"] - before) / took)
+    lost = sum(grant.lost for grant in grants)
+    client.close()
+    return [
+        Figure("10,000 leases at ttl 10s: calls per second", calls, "/s", 2 + LEASES / 1000),
+        Figure("10,000 leases at ttl 10s: client CPU", busy, "%", None),
+        Figure("10,000 leases at ttl 10s: lost", [float(lost)] * 5, "", 0.0),
+    ]
+
+
+def measure(rounds: int) -> list[Figure]:
+    running = os.environ.get("ROTA_TEST_REDIS_URL")
+    server = None if running else servers.Redis().start()
+    url = running or server.url()
+    try:
+        return [
+            *blocking(url, rounds),
+            *asyncio.run(asynchronous(url, rounds)),
+            *hand_off(url, rounds),
+            *renewals(url, rounds),
+            *kept(url),
+        ]
+    finally:
+        if server is not None:
+            server.remove()
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)
