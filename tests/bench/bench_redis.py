@@ -76,7 +76,8 @@ def blocking(url: str, rounds: int) -> list[Figure]:
     assert client.try_lease(f"{run}/rheld", ttl="10m")
     with client.window(f"{run}/done", DAILY):
         pass
-    numbers = iter(range(10**9))
+    names = [f"{run}/window/{number}" for number in range(CALLS)]
+    slots = iter(names)
 
     def bare_pair() -> None:
         owner = os.urandom(16).hex()
@@ -93,18 +94,24 @@ def blocking(url: str, rounds: int) -> list[Figure]:
         assert not client.try_lease(f"{run}/rheld")
 
     def bare_won() -> None:
-        owner, key = os.urandom(16).hex(), f"{run}/slot/{next(numbers)}"
+        owner, key = os.urandom(16).hex(), next(slots)
         assert bare.set(key, owner, nx=True, px=30_000)
         assert delete([key], [owner])
 
     def won() -> None:
-        client.try_window(f"{run}/window/{next(numbers)}", DAILY).handled()
+        client.try_window(next(slots), DAILY).handled()
 
     def lost() -> None:
         assert not client.try_window(f"{run}/done", DAILY)
 
+    def measured(function: Callable[[], object]) -> float:
+        nonlocal slots
+        bare.delete(*[f"rota:{name}" for name in names])  # windows that this client knows, slots that nobody has handled
+        slots = iter(names)
+        return timed(function)
+
     measures = {f.__name__: f for f in (bare_pair, pair, bare_refused, refused, bare_won, won, lost)}
-    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds)
+    values = interleaved({name: lambda f=f: measured(f) for name, f in measures.items()}, rounds)
     client.close()
     return [
         *ratio("acquire + release", values, "pair", "bare_pair", 1.25),

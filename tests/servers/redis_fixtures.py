@@ -52,13 +52,6 @@ def conforming_redis() -> Iterator[Redis]:
 
 
 @pytest.fixture(scope="session")
-def conforming_tls() -> Iterator[Redis]:
-    """The same with a password and TLS."""
-    with Redis(password="p-w", tls=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def conforming_failover() -> Iterator[RedisFailover]:
     """The same behind sentinels that are in no hurry to fail over."""
     with RedisFailover(patience=60_000) as group:

@@ -109,14 +109,13 @@ class Line(ABC):
     def break_off(self) -> None:
         """Have whoever hears, perhaps on another thread, be told that it has ended."""
 
-    def take(self, replies: list[Reply]) -> int:
-        """Append what has come, but for news; return how many replies there are."""
+    def take(self, replies: list[Reply]) -> None:
+        """Append what has come, but for news."""
         while (found := self.taker()) is not None:
             if not self.skips:
                 replies.append(found[0])
             elif isinstance(found[0], list) and found[0][0].endswith(b"unsubscribe"):
                 self.skips = False
-        return len(replies)
 
 
 class BlockingLine(Line):
@@ -131,9 +130,10 @@ class BlockingLine(Line):
         sock = self._sock
         sock.settimeout(left(deadline))
         sock.sendall(packed)
-        while self.take(replies) < count or self.skips:
+        while len(replies) < count or self.skips:
             sock.settimeout(left(deadline))
             self.taker.more(sock.recv(RECEIVE))
+            self.take(replies)
 
     async def hear(self, deadline: float) -> Reply:
         while (found := self.taker()) is None:
@@ -189,8 +189,9 @@ class AsyncLine(Line):
         async with asyncio.timeout(left(deadline)):
             self._writer.write(packed)
             await self._writer.drain()
-            while self.take(replies) < count or self.skips:
+            while len(replies) < count or self.skips:
                 self.taker.more(await self._reader.read(RECEIVE))
+                self.take(replies)
 
     async def hear(self, deadline: float) -> Reply:
         while (found := self.taker()) is None:

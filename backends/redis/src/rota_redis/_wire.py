@@ -54,15 +54,16 @@ def scripts(*, sharded: bool, confirmed: bool) -> dict[str, Script]:
     s = "S" if sharded else ""
     head = f"local PUBLISH, NUMSUB, TOUCH = '{s}PUBLISH', '{'SHARD' if sharded else ''}NUMSUB', {str(confirmed).lower()}\n"
     head += (folder / "record.lua").read_text("utf-8")
-    made = {}
-    for verb in VERBS:
-        text = (head + (folder / f"{verb}.lua").read_text("utf-8")).encode()
-        sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()  # Redis names scripts so
-        # where WAIT follows the text goes along: a script that is not there would have it wait for nothing
-        made[verb] = Script(
-            text, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(text), text) if confirmed else b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha
-        )
-    return made
+    return {verb: script(head + (folder / f"{verb}.lua").read_text("utf-8"), confirmed) for verb in VERBS}
+
+
+def script(text: str, confirmed: bool) -> Script:
+    """Return a script. Where WAIT follows its text goes along: one that is not there would have WAIT wait for nothing."""
+    raw = text.encode()
+    if confirmed:
+        return Script(raw, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(raw), raw))
+    sha = hashlib.sha1(raw, usedforsecurity=False).hexdigest().encode()  # Redis names scripts so
+    return Script(raw, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha)
 
 
 def command(*parts: bytes | str | int) -> bytes:
@@ -141,28 +142,48 @@ def record(name: str, raw: bytes, history: bytes | None = None) -> Record | None
     """Return the record that a value holds, with another history if one is given; None for an empty value."""
     if not raw:
         return None
-    *lines, kept = raw.split(b"\n", 20)  # in the order of record.lua
-    (_, kind, owner, last_owner, expires, mark, start, end, last_result, attempts, token, outcome, settled, prior, expired, keep,
-     schedule, zone, label, granted) = b"\n".join(lines).decode().split("\n")  # fmt: skip
-    return Record(
-        name,
+    (
+        _,
         kind,
+        owner,
+        last_owner,
+        expires,
+        mark,
+        start,
+        end,
+        last_result,
+        attempts,
+        token,
+        outcome,
+        settled,
+        prior,
+        expired,
+        keep,
         schedule,
         zone,
-        int(token),
-        owner,
         label,
+        granted,
+        kept,
+    ) = raw.split(b"\n", 20)  # fmt: skip - in the order of record.lua
+    return Record(
+        name,
+        kind.decode(),
+        schedule.decode(),
+        zone.decode(),
+        int(token),
+        owner.decode(),
+        label.decode(),
         int(granted),
         int(expires),
-        last_owner,
-        last_result,
-        expired == "1",
+        last_owner.decode(),
+        last_result.decode(),
+        expired == b"1",
         int(mark) if mark else None,
         int(prior) if prior else None,
         int(start) if start else None,
         int(end) if end else None,
         int(attempts),
-        outcome,
+        outcome.decode(),
         int(settled),
         int(keep),
         kept if history is None else history,

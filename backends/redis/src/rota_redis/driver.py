@@ -243,11 +243,13 @@ class Verbs:
             return record is not None and record.owner == owner
 
         key = _wire.key_of(name)
-        address = await self.route.where(key, deadline)
         try:
+            address = await self.route.where(key, deadline)
             return await watch(self.link, address, key, owner, deadline, self.settings.kind == "cluster", is_there)
         except Unavailable:
             self.route.distrust()
+            if monotonic() >= deadline:
+                return False
             raise
 
     async def override(self, override: Override, timeout: float) -> Settled:

@@ -7,14 +7,19 @@ local owner, label, kind, ttl, apply_until, retention, rest =
 
 local function answer(verdict, before) return {verdict .. '\n' .. now_text, raw, before} end
 
--- what is asked for most is a lease that somebody else holds: it is told before the rest of the record is taken apart
-if kind == 'lease' and now <= tonumber(apply_until) then
-  local held_by, last_owner, expires = string.match(raw, '^1\nlease\n([^\n]+)\n([^\n]*)\n([^\n]*)\n')
-  if held_by and tonumber(expires) > now and held_by ~= owner and last_owner ~= owner then return answer('busy') end
+local schedule, zone, start, finish, not_before, late_from, period, seal, overlap, most = '', '', '', '', '0', '', '0', '0', '0', '0'
+if string.sub(ARGV[1], rest) ~= '\n\n\n\n0\n\n0\n0\n0\n0' then  -- as for every plain lease
+  schedule, zone, start, finish, not_before, late_from, period, seal, overlap, most =
+    string.match(ARGV[1], '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$', rest)
+end
+
+-- what is asked for most is what somebody else holds or has handled: it is told before the rest of the record is taken apart
+local known, held_by, last_owner, expires, mark = string.match(raw, '^1\n([^\n]+)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n')
+if known == kind and held_by ~= owner and last_owner ~= owner and now <= tonumber(apply_until) then
+  if kind == 'lease' and held_by ~= '' and tonumber(expires) > now then return answer('busy') end
+  if kind == 'window' and now >= tonumber(not_before) and mark ~= '' and tonumber(start) <= tonumber(mark) then return answer('handled') end
 end
 local record = raw ~= '' and take_apart(raw) or nil
-local schedule, zone, start, finish, not_before, late_from, period, seal, overlap, most =
-  string.match(ARGV[1], '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$', rest)
 
 -- W3c: the last attempt ran out, and its owner did not close the slot; it may still settle, since nobody was granted more (W3a)
 local function is_used_up() return tonumber(most) > 0 and tonumber(record[ATTEMPTS]) >= tonumber(most) end
@@ -62,13 +67,13 @@ if record then
   before, history = string.sub(raw, 1, record[HISTORY_AT] - 1), history_of(record, raw)
 end
 local held = record or {[LAST_OWNER] = '', [LAST_RESULT] = '', [LAST_EXPIRED] = '0', [MARK] = '', [SETTLED] = '0'}
-local expires = overlap == '1' and 0 or now + ttl
+local ends_at = overlap == '1' and 0 or now + ttl
 local sealed = seal == '1' and kind ~= 'lease'
 raw = write(key, {
   '1', kind,
   overlap == '1' and '' or owner,                                                                                -- W4: a token, no lease
   overlap == '1' and owner or held[LAST_OWNER],
-  int(expires),
+  int(ends_at),
   sealed and start or held[MARK],                                                                                -- W3b
   start, finish,
   overlap == '1' and 'overlap' or held[LAST_RESULT],
@@ -78,7 +83,7 @@ raw = write(key, {
   held[SETTLED],
   sealed and held[MARK] or '',
   overlap == '1' and '0' or held[LAST_EXPIRED],
-  int(math.max(tonumber(finish) or tonumber(start) or 0, expires, now) + retention),                             -- R1
+  int(math.max(tonumber(finish) or tonumber(start) or 0, ends_at, now) + retention),                             -- R1
   schedule, zone, label, now_text,
 }, history)
 if record then tell(key, record[OWNER]) end                                                                      -- it had expired
