@@ -116,6 +116,15 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 
 @pytest.fixture
+def faces() -> Iterator[list[Face]]:
+    """Both at once, for what takes long."""
+    faces = [Face("blocking"), Face("async")]
+    yield faces
+    for face in faces:
+        face.close()
+
+
+@pytest.fixture
 def until() -> Callable[..., Any]:
     """Wait until a condition holds and return its value; fail when it never does."""
 

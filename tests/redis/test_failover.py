@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -29,49 +29,52 @@ def role(server: servers.Redis) -> str:
         return ""
 
 
-def test_after_a_failover_every_client_goes_on(face: Any, until: Any, name: str) -> None:
-    """The marks that the replica had are kept; a primary that hangs is left as one that died is."""
+def test_after_a_failover_every_client_goes_on(faces: Any, until: Any, name: str) -> None:
+    """The marks that the replica had are kept. A primary that hangs is left as one that died is, see below."""
     with servers.RedisFailover(password="p@w") as group:
-        url = group.url().replace("p@w", "p%40w")
-        clients = [face.connect(url, timeout="500ms") for _ in range(3)]
+        clients = [(face, face.connect(group.url().replace("p@w", "p%40w"), timeout="500ms")) for face in faces for _ in range(2)]
 
-        def claim(client: Any) -> Any:
+        def claim(face: Any, client: Any) -> Any:
             window = face.attempt(lambda: client.try_window(name, DAILY))
             if window:
                 face.do(window.handled())
             return None if window is None else "won" if window else window.verdict
 
-        assert [claim(client) for client in clients] == ["won", "handled", "handled"]
-        token = clients[0].driver.read(name, 1.5)[0].token
+        assert [claim(*client) for client in clients] == ["won", "handled", "handled", "handled"]
+        token = clients[0][1].driver.read(name, 1.5)[0].token
         until(lambda: group.replica.do("EXISTS", f"rota:{name}"))
-        group.primary.pause() if face.kind == "blocking" else group.primary.kill()
+        group.primary.pause()
         for client in clients:
-            assert until(lambda client=client: claim(client), 30) == "handled", "the mark was kept"
-        assert clients[0].driver.facts(1.5)["role"] == "primary"
-        lease = face.do(clients[1].try_lease(name + "/lease"))
-        assert lease.token > token
+            assert until(lambda client=client: claim(*client), 30) == "handled", "the mark was kept"
+        for face, client in clients:
+            assert client.driver.facts(1.5)["role"] == "primary"
+            lease = face.do(client.try_lease(name + "/lease"))
+            assert lease.token > token
+            face.do(lease.release())
         # the old primary comes back as a replica of the new one, and nobody asks it
-        group.primary.resume() if face.kind == "blocking" else group.primary.start()
+        group.primary.resume()
         until(lambda: role(group.primary) == "slave", 30)
-        assert [claim(client) for client in clients] == ["handled"] * 3
+        assert [claim(*client) for client in clients] == ["handled"] * 4
 
 
-def test_a_failover_that_rewinds_gives_larger_tokens(face: Any, until: Any, name: str) -> None:
+def test_a_failover_that_rewinds_gives_larger_tokens(faces: Any, until: Any, name: str) -> None:
     """L2: the replica never heard of the newest grant."""
     with servers.RedisFailover(password="pw") as group:
-        client = face.connect(group.url(), timeout="500ms")
-        first = face.do(client.try_lease(name, ttl="2s"))
-        until(lambda: group.replica.do("EXISTS", f"rota:{name}"))
+        clients = [face.connect(group.url(), timeout="500ms") for face in faces]
+        first = [face.do(client.try_lease(name + face.kind, ttl="2s")) for face, client in zip(faces, clients, strict=True)]
+        until(lambda: all(group.replica.do("EXISTS", f"rota:{name}{face.kind}") for face in faces))
         group.replica.do("CONFIG", "SET", "masterauth", "wrong")
         group.primary.do("CLIENT", "KILL", "TYPE", "replica")
         until(lambda: group.replica.info("replication")["master_link_status"] == "down")
-        face.do(first.release())
-        second = face.do(client.try_lease(name, ttl="10s"))
+        for face, grant in zip(faces, first, strict=True):
+            face.do(grant.release())
+        second = [face.do(client.try_lease(name + face.kind, ttl="2s")) for face, client in zip(faces, clients, strict=True)]
         group.primary.kill()
-
-        grant = until(lambda: face.attempt(lambda: client.try_lease(name)), 60)
-        assert grant.record.last_owner != first._owner, "the release was never heard of"
-        assert grant.token > second.token
+        for face, client, before, lost in zip(faces, clients, first, second, strict=True):
+            grant = until(lambda face=face, client=client: face.attempt(lambda: client.try_lease(name + face.kind)), 60)
+            assert grant.record.last_owner != before._owner, "the release was never heard of"
+            assert grant.token > lost.token
+            assert lost.lost
 
 
 def test_sentinels_that_hang_or_are_gone_leave_time_for_the_others(connect: Any, sentinel_url: str, name: str) -> None:
@@ -121,38 +124,41 @@ def test_a_listing_covers_all_primaries_in_order(driver_for: Any, cluster_url: s
         assert driver.list(name + "/", 1.5, limit=0) == []
 
 
-def test_renewals_go_out_as_one_batch_per_node(driver_for: Any, name: str) -> None:
+def test_renewals_go_out_as_one_batch_per_node(driver_for: Any, conforming_cluster: servers.RedisCluster, name: str) -> None:
     """L11; and with the same hash tag as one call."""
-    with servers.RedisCluster() as cluster:
-        driver = driver_for(cluster.url())
-        names = [f"{name}/{number}" for number in range(60)] + [f"{{{name}}}/{number}" for number in range(40)]
-        for one in names:
-            assert driver.claim(Claim(one, "1" * 32, "", "lease", 60 * SECOND, 2**60, DAY), 1.5).verdict == "won"
-        renewals = [Renewal(one, "1" * 32, 60 * SECOND, DAY) for one in names]
-        assert all(driver.renew(renewals, 1.5).held)
-        for node in cluster.nodes:
-            node.do("CONFIG", "RESETSTAT")
-        assert all(driver.renew(renewals, 1.5).held)
-        calls = sum(int(node.info("commandstats")["cmdstat_evalsha"].split("calls=")[1].split(",")[0]) for node in cluster.primaries())
-        assert calls == len({key_slot(f"rota:{one}".encode()) for one in names})
-        assert calls <= 61
+    driver = driver_for(conforming_cluster.url())
+    names = [f"{name}/{number}" for number in range(60)] + [f"{{{name}}}/{number}" for number in range(40)]
+    for one in names:
+        assert driver.claim(Claim(one, "1" * 32, "", "lease", 60 * SECOND, 2**60, DAY), 1.5).verdict == "won"
+    renewals = [Renewal(one, "1" * 32, 60 * SECOND, DAY) for one in names]
+    assert all(driver.renew(renewals, 1.5).held), "the script is not there yet"
+    for node in conforming_cluster.nodes:
+        node.do("CONFIG", "RESETSTAT")
+    assert all(driver.renew(renewals, 1.5).held)
+    stats = [node.info("commandstats")["cmdstat_evalsha"] for node in conforming_cluster.primaries()]
+    calls = sum(int(stat.split("calls=")[1].split(",")[0]) for stat in stats)
+    assert calls == len({key_slot(f"rota:{one}".encode()) for one in names})
+    assert calls <= 61
 
 
-def test_a_node_that_hangs_leaves_the_leases_of_the_others_alone(driver_for: Any, connect: Any, until: Any, name: str) -> None:
-    with servers.RedisCluster(cluster_node_timeout="20000") as cluster:
-        client = connect(cluster.url())
-        grants = [client.try_lease(f"{name}/{number}", ttl="4s", heartbeat="1s") for number in range(30)]
-        frozen = cluster.primaries()[0]
-        slots = _slots(cluster, frozen)
-        on_frozen = [grant for grant in grants if key_slot(f"rota:{grant.name}".encode()) in slots]
-        assert 0 < len(on_frozen) < len(grants)
-        frozen.pause()
-        try:
-            until(lambda: all(grant.lost for grant in on_frozen))
-            time.sleep(2)
-            assert not [grant.name for grant in grants if grant not in on_frozen and grant.lost]
-        finally:
-            frozen.resume()
+def test_a_node_that_hangs_leaves_the_leases_of_the_others_alone(
+    connect: Any, conforming_cluster: servers.RedisCluster, until: Any, name: str
+) -> None:
+    client = connect(conforming_cluster.url())
+    grants = [client.try_lease(f"{name}/{number}", ttl="3s", heartbeat="800ms") for number in range(30)]
+    frozen = conforming_cluster.primaries()[0]
+    slots = _slots(conforming_cluster, frozen)
+    on_frozen = [grant for grant in grants if key_slot(f"rota:{grant.name}".encode()) in slots]
+    assert 0 < len(on_frozen) < len(grants)
+    frozen.pause()
+    try:
+        until(lambda: all(grant.lost for grant in on_frozen))
+        # all were taken and renewed together, so without a renewal since these would be lost by now, too
+        assert not [grant.name for grant in grants if grant not in on_frozen and grant.lost]
+        assert min(grant.remaining() for grant in grants if grant not in on_frozen) > 0.5
+    finally:
+        frozen.resume()
+    until(lambda: "cluster_state:ok" in conforming_cluster.nodes[-1].do("CLUSTER", "INFO"))
 
 
 def _slots(cluster: servers.RedisCluster, node: servers.Redis) -> set[int]:
@@ -163,37 +169,43 @@ def _slots(cluster: servers.RedisCluster, node: servers.Redis) -> set[int]:
     return found
 
 
-def test_a_cluster_fails_over_and_slots_move_without_a_restart(face: Any, until: Any, name: str) -> None:
+def test_a_cluster_fails_over_and_slots_move_without_a_restart(faces: Any, until: Any, name: str) -> None:
     with servers.RedisCluster() as cluster:
-        client = face.connect(cluster.url(nodes=6), timeout="1s")
+        clients = [(face, face.connect(cluster.url(nodes=6), timeout="1s")) for face in faces]
 
-        def take(one: str) -> Any:
+        def take(face: Any, client: Any, one: str) -> Any:
             return face.attempt(lambda: client.try_lease(one))
 
-        held = [take(f"{name}/{number}") for number in range(20)]
-        assert all(held)
+        def name_in(slots: set[int], kind: str) -> str:
+            names = (f"{name}/{kind}/{number}" for number in itertools.count())
+            return next(one for one in names if key_slot(f"rota:{one}".encode()) in slots)
+
+        for face, client in clients:
+            assert all(take(face, client, f"{name}/{face.kind}/{number}") for number in range(20))
         dead = cluster.primaries()[0]
         slots = _slots(cluster, dead)
         dead.kill()
-        lost = next(number for number in range(10**6) if key_slot(f"rota:{name}/new/{number}".encode()) in slots)
-        assert until(lambda: take(f"{name}/new/{lost}"), 30)
-        # one slot moves to another node: MOVED is followed at once
+        for face, client in clients:
+            assert until(lambda face=face, client=client: take(face, client, name_in(slots, face.kind + "/new")), 30)
+        # one slot moves to another node
         a, b = cluster.primaries()[:2]
-        moved = next(number for number in range(10**6) if key_slot(f"rota:{name}/moved/{number}".encode()) in _slots(cluster, a))
-        first = take(f"{name}/moved/{moved}")
-        slot = key_slot(f"rota:{name}/moved/{moved}".encode())
+        moved = name_in(_slots(cluster, a), "moved")
+        slot = key_slot(f"rota:{moved}".encode())
+        first = take(*clients[0], moved)
         ids = {node: node.do("CLUSTER", "MYID") for node in (a, b)}
         b.do("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[a])
         a.do("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[b])
         # while it moves, a key that is gone already is asked for at the other node (ASK)
         for key in a.do("CLUSTER", "GETKEYSINSLOT", slot, 100):
             a.do("MIGRATE", "127.0.0.1", b.port, key, 0, 5000)
-        assert take(f"{name}/moved/{moved}").verdict == "busy"
+        assert [take(*client, moved).verdict for client in clients] == ["busy", "busy"]
         for node in (b, a, *[node for node in cluster.primaries() if node not in (a, b)]):
             node.do("CLUSTER", "SETSLOT", slot, "NODE", ids[b])
-        assert take(f"{name}/moved/{moved}").verdict == "busy"
-        assert client.driver.renew([Renewal(first.name, first._owner, 30 * SECOND, DAY)], 1.5).held == [True]
-        face.do(first.release())
+        # and then at the other node alone (MOVED)
+        assert [take(*client, moved).verdict for client in clients] == ["busy", "busy"]
+        for _, client in clients:
+            assert client.driver.renew([Renewal(moved, first._owner, 30 * SECOND, DAY)], 1.5).held == [True]
+        faces[0].do(first.release())
 
 
 def test_a_node_of_a_cluster_is_no_single_server(connect: Any, cluster_url: str, name: str) -> None:
