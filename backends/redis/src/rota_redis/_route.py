@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 from redis.crc import key_slot
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
@@ -21,56 +20,65 @@ _ASKING = command("ASKING")
 _SLOTS = command("CLUSTER", "SLOTS")
 
 
-class Route(Protocol):
-    """Sends commands to where they belong; an error in an answer is returned, not raised."""
+class Route:
+    """One server, or whatever stands in front of one. Sends commands to where they belong; an error in an answer is returned."""
+
+    def __init__(self, settings: Settings, link: Link) -> None:
+        self._addresses = list(settings.addresses)
+        self._link = link
 
     async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
         """Send ``packed``, ``count`` commands about ``key``, and return the replies; see `Link.exchange`."""
-
-    async def where(self, key: bytes, deadline: float) -> Address:
-        """Return the server that ``key`` belongs to."""
-
-    async def all(self, deadline: float) -> list[Address]:
-        """Return every server that takes writes."""
-
-    def slots(self, keys: Sequence[bytes]) -> list[list[int]]:
-        """Return the indices of the keys that one script may take together."""
-
-    def distrust(self) -> None:
-        """A server failed: learn anew who has which slots."""
-
-
-class Single(Route):
-    """One server, or whatever stands in front of one."""
-
-    def __init__(self, settings: Settings, link: Link) -> None:
-        self._address = settings.addresses[0]
-        self._link = link
-
-    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
-        replies = await self._link.exchange(self._address, packed, count, deadline, enough=enough)
+        address = self._addresses[0]
+        replies = await self._link.exchange(address, packed, count, deadline, enough=enough)
         if isinstance(replies[0], Exception) and code_of(replies[0]) in ("READONLY", "MASTERDOWN"):
             # behind a name or a proxy another server may be the primary by now: connect anew next time
-            self._link.drop(self._address)
+            self._link.drop(address)
         return replies
 
     async def where(self, key: bytes, deadline: float) -> Address:
-        return self._address
+        """Return the server that ``key`` belongs to."""
+        return self._addresses[0]
 
     async def all(self, deadline: float) -> list[Address]:
-        return [self._address]
+        """Return every server that takes writes."""
+        return [await self.where(b"", deadline)]
 
     def slots(self, keys: Sequence[bytes]) -> list[list[int]]:
+        """Return the indices of the keys that one script may take together."""
         return [list(range(len(keys)))]
 
+    def distrust(self) -> None:
+        """A server failed: learn anew who is the primary, or has which slots."""
 
-class Sentinel(Single):
+    async def _ask(self, servers: Sequence[Address], question: bytes, deadline: float, sentinel: bool) -> tuple[Reply, Address]:
+        """Ask one server after the other until one knows; None if all answer and none does.
+
+        Each has a share of the time, so that one that hangs leaves some for the others.
+        """
+        problem: Exception | None = None
+        for index, server in enumerate(servers):
+            share = monotonic() + (deadline - monotonic()) / (len(servers) - index + 1)
+            try:
+                (reply,) = await self._link.exchange(server, question, 1, share, sentinel=sentinel)
+                if isinstance(reply, Exception):
+                    raise translated(reply)
+            except Unavailable as error:
+                problem = error
+                continue
+            if reply:
+                return reply, server
+        if problem is None:
+            return None, servers[0]
+        raise Unavailable(f"no {'sentinel names the primary' if sentinel else 'node of the cluster can be asked'}: {problem}") from problem
+
+
+class Sentinel(Route):
     """The primary that the sentinels name; asked again after any failure, so that a failover needs no restart."""
 
     def __init__(self, settings: Settings, link: Link) -> None:
-        self._sentinels = list(settings.addresses)
+        super().__init__(settings, link)
         self._service = settings.service
-        self._link = link
         self._primary: Address | None = None
 
     async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
@@ -97,41 +105,20 @@ class Sentinel(Single):
 
     async def where(self, key: bytes, deadline: float) -> Address:
         if self._primary is None:
-            self._primary = await self._ask(deadline)
+            question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+            found, answered = await self._ask(list(self._addresses), question, deadline, sentinel=True)
+            if found is None:
+                raise ConfigurationError(f"no sentinel knows the service {self._service!r}")
+            self._addresses.sort(key=lambda other: other != answered)  # the next time first the one that answered
+            self._primary = found[0].decode(), int(found[1])
         return self._primary
-
-    async def all(self, deadline: float) -> list[Address]:
-        return [await self.where(b"", deadline)]
-
-    async def _ask(self, deadline: float) -> Address:
-        question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
-        problem: Exception | None = None
-        asked = list(self._sentinels)
-        for index, sentinel in enumerate(asked):
-            # a share of the time each, so that one that hangs leaves some for the others
-            share = monotonic() + (deadline - monotonic()) / (len(asked) - index + 1)
-            try:
-                (reply,) = await self._link.exchange(sentinel, question, 1, share, sentinel=True)
-                if isinstance(reply, Exception):
-                    raise translated(reply)
-            except Unavailable as error:
-                problem = error
-                continue
-            if reply:
-                self._sentinels.sort(key=lambda other: other != sentinel)  # the next time first the one that answered
-                return reply[0].decode(), int(reply[1])
-            problem = problem or ConfigurationError(f"no sentinel knows the service {self._service!r}")
-        if isinstance(problem, ConfigurationError):
-            raise problem
-        raise Unavailable(f"no sentinel names the primary: {problem}") from problem
 
 
 class Cluster(Route):
     """The nodes of a cluster, by slot."""
 
     def __init__(self, settings: Settings, link: Link) -> None:
-        self._seeds = list(settings.addresses)
-        self._link = link
+        super().__init__(settings, link)
         self._owners: dict[int, Address] = {}  # by slot
         self._nodes: list[Address] = []
         self._stale = True
@@ -182,27 +169,14 @@ class Cluster(Route):
         self._stale = True
 
     async def _learn(self, deadline: float) -> None:
-        problem: Exception | None = None
-        asked = list(dict.fromkeys([*self._nodes, *self._seeds]))
-        for index, node in enumerate(asked):
-            share = monotonic() + (deadline - monotonic()) / (len(asked) - index + 1)
-            try:
-                (reply,) = await self._link.exchange(node, _SLOTS, 1, share)
-                if isinstance(reply, Exception):
-                    raise translated(reply)
-            except Unavailable as error:
-                problem = error
-                continue
-            owners: dict[int, Address] = {}
-            nodes: dict[Address, None] = {}
-            for first, last, *serving in reply:
-                addresses = [_node(entry, node) for entry in serving]
-                nodes.update(dict.fromkeys(addresses))
-                owners.update(dict.fromkeys(range(first, last + 1), addresses[0]))
-            nodes.pop(node, None)
-            self._owners, self._nodes, self._stale = owners, [node, *nodes], False
-            return
-        raise Unavailable(f"no node of the cluster can be asked: {problem}") from problem
+        reply, asked = await self._ask(list(dict.fromkeys([*self._nodes, *self._addresses])), _SLOTS, deadline, sentinel=False)
+        owners: dict[int, Address] = {}
+        nodes: dict[Address, None] = {asked: None}
+        for first, last, *serving in reply:
+            addresses = [_node(entry, asked) for entry in serving]
+            nodes.update(dict.fromkeys(addresses))
+            owners.update(dict.fromkeys(range(first, last + 1), addresses[0]))
+        self._owners, self._nodes, self._stale = owners, list(nodes), False
 
 
 def _node(entry: Sequence[bytes | int | None], asked: Address) -> Address:
@@ -218,8 +192,7 @@ def _pointed_at(error: Exception, asked: Address) -> Address:
 
 def route(settings: Settings, link: Link) -> Route:
     """Return the route for some settings."""
-    kinds: dict[str, Callable[[Settings, Link], Route]] = {"single": Single, "sentinel": Sentinel, "cluster": Cluster}
-    return kinds[settings.kind](settings, link)
+    return {"single": Route, "sentinel": Sentinel, "cluster": Cluster}[settings.kind](settings, link)
 
 
 def by_address(addresses: Iterable[Address]) -> dict[Address, list[int]]:
