@@ -252,3 +252,24 @@ def test_threads_renew_and_release_each_others_leases_but_not_successors(connect
     second.check()
     assert client.driver.read(name, 1.5)[0].owner == second._owner
     second.release()
+
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import sys, gevent, rota
+client = rota.connect(sys.argv[1])
+grant = client.try_lease(sys.argv[2], ttl="1s", heartbeat="300ms")
+waiters = [gevent.spawn(client.try_lease, sys.argv[2], ttl="1s", heartbeat="300ms", wait=20, max_hold="500ms") for _ in range(2)]
+gevent.sleep(2)
+grant.check()  # renewed while others waited
+grant.release()
+for waiter in gevent.joinall(waiters):
+    assert waiter.value.token > grant.token
+client.close()
+"""
+
+
+def test_greenlets_wait_and_renew_side_by_side(redis_url: str, name: str) -> None:
+    pytest.importorskip("gevent", reason="not run: gevent is not installed")
+    subprocess.run([sys.executable, "-c", GEVENT, redis_url, name], check=True, timeout=40)

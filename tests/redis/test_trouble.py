@@ -210,7 +210,11 @@ def test_the_rights_that_the_readme_names_are_enough(start: Any, connect: Any, n
     with client.window(name + "/w", DAILY):
         pass
     assert len(client.driver.list("", 1.5)) == 2
-    assert client.driver.facts(1.5)["user"] == "app"
+    facts = client.driver.facts(1.5)
+    assert (facts["user"], facts["forbidden"]) == ("app", None)
+    server.do("ACL", "SETUSER", "app", "-set", "-publish")
+    assert client.driver.facts(1.5)["forbidden"] == "set, publish"
+    server.do("ACL", "SETUSER", "app", "+set")
     assert client.driver.forget(name, 1.5)
 
 

@@ -7,14 +7,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ._wire import command, translated
+from ._wire import PREFIX, code_of, command, translated
 
 Facts = dict[str, str | int | float | bool | None]
 
 _SETTINGS = ("appendonly", "appendfsync", "save", "min-replicas-to-write", "cluster-require-full-coverage")
+#: What must be allowed, asked for in a way that changes nothing: no record has this key.
+_PROBES = {
+    "get": command("GET", PREFIX),
+    "set": command("SET", PREFIX, "", "XX"),
+    "evalsha": command("EVALSHA", "0" * 40, 1, PREFIX),
+    "publish": command("PUBLISH", PREFIX, ""),
+    "pubsub|numsub": command("PUBSUB", "NUMSUB", PREFIX),
+}
 _COMMANDS = [
     command("TIME"),
     command("INFO"),
+    *_PROBES.values(),
     *(command("CONFIG", "GET", name) for name in _SETTINGS),  # may be forbidden: then None
     command("ACL", "WHOAMI"),
 ]
@@ -30,6 +39,8 @@ def read(replies: Sequence[Any]) -> Facts:
         if isinstance(reply, Exception):
             raise translated(reply) from reply
     local = time.time()
+    probes, rest = rest[: len(_PROBES)], rest[len(_PROBES) :]
+    forbidden = [name for name, reply in zip(_PROBES, probes, strict=True) if isinstance(reply, Exception) and code_of(reply) == "NOPERM"]
     lines = (line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line)
     said = dict(lines)
     settings = {name: _value(reply) for name, reply in zip(_SETTINGS, rest, strict=False)}
@@ -46,6 +57,7 @@ def read(replies: Sequence[Any]) -> Facts:
         "appendfsync": settings["appendfsync"],
         "snapshots": None if settings["save"] is None else settings["save"] != "",
         "min_replicas_to_write": None if settings["min-replicas-to-write"] is None else int(settings["min-replicas-to-write"]),
+        "forbidden": ", ".join(forbidden) or None,
         "user": rest[-1].decode() if isinstance(rest[-1], bytes) else None,
         "clock_difference": round(int(clock[0]) + int(clock[1]) / 1e6 - local, 3),
     }
