@@ -291,8 +291,10 @@ class Link(ABC):
 
     def drop(self, address: Address) -> None:
         """Close the idle connections to a server: where one failed the others are not to be trusted."""
-        for line in self._idle.pop(address, ()):
-            line.close()
+        idle = self._idle.pop(address, [])
+        while idle:
+            with contextlib.suppress(IndexError):  # another thread took it, and has it for itself
+                idle.pop().close()
 
     def close(self) -> None:
         self.closed = True

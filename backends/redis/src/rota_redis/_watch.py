@@ -35,6 +35,8 @@ async def watch(
     link.listening.add(line)
     confirmed: list[Reply] = []
     try:
+        if link.closed:  # meanwhile, so that it did not find this line
+            raise Unavailable("the client is closed")
         await line.talk(line.first + _wire.command(f"{s}SUBSCRIBE", channel), 1, deadline, confirmed)
         if isinstance(confirmed[0], Exception):  # an old cluster, no right to the channel, the slot of another server: claims will tell
             raise Unavailable(f"redis can't wake waiters: {confirmed[0]}")
