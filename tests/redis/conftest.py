@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import rota
 import servers
+from rota import _engine
 from rota.url import parse
 from rota_redis import RedisBackend, RedisDriver
 
@@ -122,6 +123,12 @@ def faces() -> Iterator[list[Face]]:
     yield faces
     for face in faces:
         face.close()
+
+
+@pytest.fixture
+def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters never look by themselves, so who gets what is released meanwhile was woken."""
+    monkeypatch.setattr(_engine, "LONGEST_WATCH", 3600.0)
 
 
 @pytest.fixture

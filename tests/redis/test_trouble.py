@@ -196,7 +196,7 @@ def test_missing_and_wrong_rights_are_no_outage(start: Any, connect: Any, name: 
         connect(f"redis://127.0.0.1:{server.port}").try_lease(name, on_unavailable="run")
 
 
-def test_the_rights_that_the_readme_names_are_enough(start: Any, connect: Any, name: str) -> None:
+def test_the_rights_that_the_readme_names_are_enough(start: Any, connect: Any, only_woken: None, name: str) -> None:
     server = start()
     rights = "~rota:* &rota:* +@connection +evalsha +script|load +get +set +time +publish +pubsub|numsub +subscribe +unsubscribe"
     more = "+wait +scan +info +config|get +acl|whoami"
@@ -205,8 +205,8 @@ def test_the_rights_that_the_readme_names_are_enough(start: Any, connect: Any, n
     grant = client.try_lease(name, ttl="30s")
     threading.Timer(0.2, grant.release).start()
     started = time.monotonic()
-    assert other.try_lease(name, wait="10s"), "woken"
-    assert time.monotonic() - started < 3
+    assert other.try_lease(name, wait="40s")
+    assert time.monotonic() - started < 20, "woken"
     with client.window(name + "/w", DAILY):
         pass
     assert len(client.driver.list("", 1.5)) == 2

@@ -27,17 +27,18 @@ def calls(server: Any, command: str) -> int:
 
 
 @pytest.mark.parametrize("url", ["redis_url", "sentinel_url", "cluster_url"])
-def test_a_waiter_is_woken_by_the_release(face: Any, request: pytest.FixtureRequest, connect: Any, url: str, name: str) -> None:
+def test_a_waiter_is_woken_by_the_release(
+    face: Any, request: pytest.FixtureRequest, connect: Any, only_woken: None, url: str, name: str
+) -> None:
     url = request.getfixturevalue(url)
-    holder = connect(url)
+    holder, client = connect(url), face.connect(url)
     for number in range(3):  # on a cluster: several slots
         grant = holder.try_lease(f"{name}/{number}", ttl="1m")
-        threading.Timer(0.3, grant.release).start()
+        threading.Timer(0.2, grant.release).start()
         started = time.monotonic()
-        client = face.connect(url)
-        second = face.do(client.try_lease(f"{name}/{number}", wait="20s"))
+        second = face.do(client.try_lease(f"{name}/{number}", wait="40s"))
         assert second.token > grant.token
-        assert 0.25 < time.monotonic() - started < 3, "the engine's own look comes after 5 s"
+        assert time.monotonic() - started < 20, "long before the end of the wait, when it asks once more"
 
 
 @pytest.mark.parametrize("way", ["settle", "override", "forget", "expire"])
@@ -52,9 +53,7 @@ def test_every_end_of_a_grant_wakes(driver_for: Any, redis_url: str, name: str, 
         "expire": lambda: other.claim(held(name)._replace(owner="2" * 32), 1.5),
     }
     threading.Timer(1.2 if way == "expire" else 0.2, ends[way]).start()
-    started = time.monotonic()
-    assert driver.watch(name, OWNER, 20.0)
-    assert time.monotonic() - started < 5
+    assert driver.watch(name, OWNER, 30.0) is True, "False: it waited to the end"
 
 
 def test_waiting_asks_nothing(start: Any, driver_for: Any, name: str) -> None:
@@ -64,7 +63,7 @@ def test_waiting_asks_nothing(start: Any, driver_for: Any, name: str) -> None:
     server.do("CONFIG", "RESETSTAT")
     started = time.monotonic()
     assert driver.watch(name, OWNER, 1.0) is False
-    assert 0.9 < time.monotonic() - started < 1.5
+    assert time.monotonic() - started > 0.9
     assert calls(server, "evalsha") <= 2, "one look (and the script loaded before it)"
     assert calls(server, "subscribe") == 1
     assert server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 0, "the subscription is gone"
