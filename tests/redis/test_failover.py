@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -206,6 +207,23 @@ def test_a_cluster_fails_over_and_slots_move_without_a_restart(faces: Any, until
         for _, client in clients:
             assert client.driver.renew([Renewal(moved, first._owner, 30 * SECOND, DAY)], 1.5).held == [True]
         faces[0].do(first.release())
+
+
+def test_the_rights_that_the_readme_names_are_enough_on_a_cluster(
+    conforming_cluster: servers.RedisCluster, connect: Any, only_woken: None, name: str
+) -> None:
+    rights = "~rota:* &rota:* +@connection +evalsha +script|load +get +set +time +publish +pubsub|numsub +subscribe +unsubscribe"
+    more = "+cluster|slots +spublish +pubsub|shardnumsub +ssubscribe +sunsubscribe +asking +scan +eval +wait"
+    for node in conforming_cluster.nodes:
+        node.do("ACL", "SETUSER", "app", "on", ">pw", *rights.split(), *more.split())
+    url = conforming_cluster.url().replace("//", "//app:pw@")
+    client, other = connect(url), connect(url + "?wait_replicas=1")
+    grant = client.try_lease(name, ttl="1m")
+    threading.Timer(0.2, grant.release).start()
+    started = time.monotonic()
+    assert other.try_lease(name, wait="40s")
+    assert time.monotonic() - started < 20, "woken"
+    assert [record.name for record in client.driver.list(name, 1.5)] == [name]
 
 
 def test_a_node_of_a_cluster_is_no_single_server(connect: Any, cluster_url: str, name: str) -> None:
