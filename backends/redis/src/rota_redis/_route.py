@@ -124,15 +124,20 @@ class Cluster(Route):
         self._stale = True
 
     async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+        learnt = self._stale
         address = await self.where(key, deadline)
         asking = 0
         for _ in range(REDIRECTIONS):
             try:
                 packed_too = _ASKING * asking + packed
                 replies = await self._link.exchange(address, packed_too, asking + count, deadline, enough=enough and asking + enough)
-            except Unavailable:
+            except Unavailable as error:
                 self._stale = True
-                raise
+                if learnt or isinstance(error, OutcomeUnknown):
+                    raise
+                # nothing was applied by whom the slot belonged to: if it belongs to another by now, ask that
+                learnt, asking, address = True, 0, await self.where(key, deadline)
+                continue
             del replies[:asking]
             code = code_of(replies[0]) if isinstance(replies[0], Exception) else ""
             if code not in ("MOVED", "ASK"):
