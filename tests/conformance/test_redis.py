@@ -78,8 +78,6 @@ class TestRedis(rota.testing.Conformance):
 
 
 class ByAClockOfOurs(TestRedis):
-    __test__ = False
-
     def driver(self) -> Driver:
         return ClockedDriver(super().driver().settings)
 
@@ -89,8 +87,6 @@ class ByAClockOfOurs(TestRedis):
 
 
 class TestRedisSentinel(ByAClockOfOurs):
-    __test__ = True
-
     @pytest.fixture(autouse=True)
     def store(self, conforming_failover: RedisFailover) -> None:
         self.servers = [conforming_failover.primary]
@@ -98,8 +94,6 @@ class TestRedisSentinel(ByAClockOfOurs):
 
 
 class TestRedisCluster(ByAClockOfOurs):
-    __test__ = True
-
     @pytest.fixture(autouse=True)
     def store(self, conforming_cluster: RedisCluster) -> None:
         self.servers = conforming_cluster.nodes
