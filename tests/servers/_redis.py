@@ -95,12 +95,11 @@ class Redis(Process):
 
     def do(self, *command: object, seconds: float = 10.0) -> Answer:
         """Run one command on a connection of its own; the tests' own client, so that what is tested does not test itself."""
-        with socket.create_connection((HOST, self.port), seconds) as plain:
-            connection = plain
-            if self.tls:
-                context = ssl.create_default_context(cafile=f"{self.certificate}.crt")
-                connection = context.wrap_socket(plain, server_hostname=HOST)
-            stream = connection.makefile("rwb")
+        connection = socket.create_connection((HOST, self.port), seconds)
+        if self.tls:
+            context = ssl.create_default_context(cafile=f"{self.certificate}.crt")
+            connection = context.wrap_socket(connection, server_hostname=HOST)
+        with connection, connection.makefile("rwb") as stream:
             if self.password:
                 self._say(stream, "AUTH", self.password)
             return self._say(stream, *command)
