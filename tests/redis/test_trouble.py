@@ -290,6 +290,17 @@ def test_a_call_in_flight_when_the_server_freezes_is_unknown(start: Any, driver_
     assert driver.now(1.0)
 
 
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used(start: Any, face: Any, name: str) -> None:
+    """Also by an event loop that has not run since: nothing was sent, so nothing is unknown."""
+    server = start()
+    client = face.connect(server.url())
+    assert face.do(client.try_lease(name))
+    server.kill()
+    with pytest.raises(Unavailable) as caught:
+        face.do(client.try_lease(name))
+    assert not isinstance(caught.value, OutcomeUnknown)
+
+
 def test_a_killed_server_is_surely_not_asked(start: Any, driver_for: Any, connect: Any, until: Any, name: str) -> None:
     """L2: a server without persistence forgets everything; its tokens go on."""
     server = start()

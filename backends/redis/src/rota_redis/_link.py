@@ -184,6 +184,7 @@ class AsyncLine(Line):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._reader, self._writer = connection._reader, connection._writer
+        self._readable = _readability(self._writer.get_extra_info("socket"))
 
     async def talk(self, packed: bytes, count: int, deadline: float, replies: list[Reply]) -> None:
         async with asyncio.timeout(left(deadline)):
@@ -206,7 +207,8 @@ class AsyncLine(Line):
         await asyncio.sleep(seconds)
 
     def is_quiet(self) -> bool:
-        return not self._reader.at_eof() and self._reader.exception() is None
+        # the socket is asked too: a loop that was busy has not read yet that the server has closed it
+        return not self._reader.at_eof() and self._reader.exception() is None and (self.skips or not self._readable(0))
 
     def close(self) -> None:
         self.connection._close()
