@@ -74,7 +74,8 @@ def blocking(url: str, rounds: int) -> list[Figure]:
     client: Any = rota.connect(url)
     run = uuid.uuid4().hex
     bare.set(f"{run}/held", "x", px=600_000)
-    assert client.try_lease(f"{run}/rheld", ttl="10m")
+    held = client.try_lease(f"{run}/rheld", ttl="10m")
+    assert held
     with client.window(f"{run}/done", DAILY):
         pass
     names = [f"{run}/window/{number}" for number in range(CALLS)]
@@ -128,7 +129,8 @@ async def asynchronous(url: str, rounds: int) -> list[Figure]:
     client: Any = rota.connect_async(url)
     run = uuid.uuid4().hex
     await bare.set(f"{run}/held", "x", px=600_000)
-    assert await client.try_lease(f"{run}/rheld", ttl="10m")
+    held = await client.try_lease(f"{run}/rheld", ttl="10m")
+    assert held
     async with client.window(f"{run}/done", DAILY):
         pass
 
