@@ -4,10 +4,10 @@
 libsqlite keeps a process-wide book of the POSIX locks that it has, since the kernel would drop all locks of a process on a file when any
 of its descriptors is closed. A fork copies the book, but not the locks. A child that goes by the copy takes the file for locked by itself:
 then the parent can delete the write-ahead log under it, and two hold the same lease, or the child finds the file locked for ever. So before
-a fork new visits to SQLite are held up, those under way are waited for, and idle connections are closed, which empties the book.
+a fork no more connections are opened, those in use are waited for, and idle ones are closed, which empties the book.
 
 Nothing here takes a lock. A fork may come in the handler of a signal, in the middle of anything, and a lock that another thread holds stays
-locked in the child. Instead each step is one operation on a list, dict or set, which is atomic.
+locked in the child. Instead each step is one operation on a list or set, which is atomic.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from .errors import Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
+    from typing import Any
 
-    Pool = list[tuple[sqlite3.Connection, tuple[int, int]]]
-
-#: How long a fork waits for visits of other threads, seconds: longer than the usual timeout of a call (1.5 s). So they end in this time,
+#: How long a fork waits for the calls of other threads, seconds: longer than the usual timeout of one (1.5 s). So they end in this time,
 #: even those that wait for a file that somebody else has locked, unless they were given a longer one.
 LONGEST_WAIT = 2.0
-#: How often whoever waits looks, seconds. Nobody is woken, so that a visit costs nothing more while nobody forks.
+#: How often whoever waits looks, seconds. Nobody is woken, so that a call costs nothing more while nobody forks.
 LOOK = 0.001
 
 TAINTED = (
@@ -37,14 +35,25 @@ TAINTED = (
 )
 
 
-class Visit:
-    """A call on a store: from before it takes a connection until it has put it back."""
+class Line:
+    """A connection to a file, from before it is opened until after it was closed.
 
-    __slots__ = ("inside", "thread")
+    Attributes:
+        pool: Where it is while nobody uses it.
+        connection: The `sqlite3.Connection`; None while it isn't open.
+        file: The identity of the file that it opened.
+        thread: Who uses it; 0 in the pool.
+        asks: Whether it waits to be let through the gate: nothing is open yet.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("asks", "connection", "file", "pool", "thread")
+
+    def __init__(self, pool: list[Line]) -> None:
+        self.pool = pool
+        self.connection: Any = None
+        self.file = (0, 0)
         self.thread = get_ident()
-        self.inside = False  # it may hold a connection; else it only asks whether it may take one
+        self.asks = True
 
 
 class ForkGate:
@@ -59,100 +68,79 @@ class ForkGate:
     def __init__(self) -> None:
         self.forks: list[int] = []
         self.tainted = False
-        self._visits: set[Visit] = set()
-        self._pools: dict[int, Pool] = {}  # by id
-        self._of_the_parent: list[sqlite3.Connection] = []
+        self._lines: set[Line] = set()
+        self._of_the_parent: list[Line] = []
         self._pid = os.getpid()
 
-    def add(self, pool: Pool) -> None:
-        """Look after the idle connections that are put into a list, until `drop`."""
-        self._pools[id(pool)] = pool
+    # -- connections
 
-    def drop(self, pool: Pool) -> None:
-        """Close a pool that nobody has any more. Never waits: garbage collection calls this, wherever that happens to run."""
-        self.close_pool(pool)
-        if not pool:  # else a thread that is about to fork closes it
-            self._pools.pop(id(pool), None)
-
-    # -- visits
-
-    def enter(self, visit: Visit, deadline: float) -> None:
-        """Begin a visit. Whatever comes of this, `leave` is to be called.
+    def admit(self, line: Line, deadline: float) -> None:
+        """Let a connection be opened; in the end, `close` is to be called.
 
         Raises:
             Unavailable: A fork took until the deadline, or this process may not use SQLite.
         """
-        self._visits.add(visit)
-        if self.forks:  # looked at after the visit is noted; a fork looks the other way round
-            self._wait(visit, deadline)
-        visit.inside = True
-        if self.tainted:
-            raise Unavailable(TAINTED)
-
-    def _wait(self, visit: Visit, deadline: float) -> None:
-        if self._pid != os.getpid():
-            self.in_child()  # another hook in the child came before ours
-            self._visits.add(visit)
-        while self.forks and visit.thread not in self.forks:
-            self._visits.discard(visit)
-            if time.monotonic() >= deadline:
-                raise Unavailable("this process is about to fork, which waits for another call on an SQLite store")
-            time.sleep(LOOK)
-            self._visits.add(visit)
-
-    def leave(self, visit: Visit) -> None:
-        """End a visit."""
-        self._visits.discard(visit)
+        self._lines.add(line)
+        if self.forks:  # looked at after the line is noted; a fork looks the other way round
+            if self._pid != os.getpid():
+                self.in_child()  # another hook in the child came before ours
+                self._lines.add(line)
+            while self.forks and line.thread not in self.forks:
+                self._lines.discard(line)
+                if time.monotonic() >= deadline:
+                    raise Unavailable("this process is about to fork, which waits for another call on an SQLite store")
+                time.sleep(LOOK)
+                self._lines.add(line)
+        self.check()
+        line.asks = False
 
     def check(self) -> None:
         """Raise Unavailable if this process may not use SQLite."""
         if self.tainted:
             raise Unavailable(TAINTED)
 
-    def keep(self, pool: Pool, connection: sqlite3.Connection, identity: tuple[int, int]) -> None:
-        """Keep a connection for later, or close it if a fork is waiting for that."""
+    def put_back(self, line: Line) -> None:
+        """Keep a connection for later, unless a fork waits for that it is closed."""
         if self.forks or self.tainted:
-            self.close(connection)
+            self.close(line)
         else:
-            pool.append((connection, identity))
+            line.thread = 0
+            line.pool.append(line)
 
-    def close(self, connection: sqlite3.Connection) -> None:
-        """Close a connection if it is ours to close."""
-        if self.tainted:
-            self._of_the_parent.append(connection)
-        else:
-            connection.close()
-
-    def close_pool(self, pool: Pool) -> None:
-        """Close the connections in a pool."""
-        visit = Visit()
+    def close(self, line: Line) -> None:
+        """Close a connection that is not in its pool, if it is ours to close."""
+        line.thread = get_ident()
         try:
-            self._visits.add(visit)
-            if not self.forks or visit.thread in self.forks:  # else a thread that is about to fork does it
-                visit.inside = True
-                while pool:
-                    with contextlib.suppress(IndexError):  # another thread took it
-                        self.close(pool.pop()[0])
+            if line.connection is not None and not self.tainted:
+                line.connection.close()
         finally:
-            self.leave(visit)
+            self._lines.discard(line)
+
+    def close_pool(self, pool: list[Line]) -> None:
+        """Close what is in a pool. Never waits: garbage collection calls this, wherever that happens to run."""
+        while pool:
+            with contextlib.suppress(IndexError):  # another thread took it
+                self.close(pool.pop())
 
     # -- forks
 
     def before(self) -> None:
-        """Empty the book. Visits that don't end in time are left for the child to find."""
+        """Empty the book. What doesn't end in time is left for the child to find."""
         me = get_ident()
         self.forks.append(me)
         deadline = time.monotonic() + LONGEST_WAIT
         while True:
-            for pool in self._pools.copy().values():
-                self.close_pool(pool)
-            # a visit of this very thread can't end before the fork has: the handler of a signal, or the user's clock, forks in its middle
-            if all(visit.thread == me for visit in self._visits.copy()) or time.monotonic() >= deadline:
+            for line in self._lines.copy():
+                with contextlib.suppress(ValueError):  # it is in use
+                    line.pool.remove(line)
+                    self.close(line)
+            # what this very thread uses stays so until after the fork: the handler of a signal, or the user's clock, forks in its middle
+            if all(line.thread == me for line in self._lines.copy()) or time.monotonic() >= deadline:
                 break
             time.sleep(LOOK)
 
     def in_parent(self) -> None:
-        """Let visits begin again."""
+        """Let connections be opened again."""
         if get_ident() in self.forks:
             self.forks.remove(get_ident())
 
@@ -160,12 +148,14 @@ class ForkGate:
         """Find out whether the copied book is empty, and begin anew."""
         if self._pid == os.getpid() and not self.forks:
             return  # done already
-        if any(visit.inside for visit in self._visits) or any(self._pools.values()):
-            self.tainted = True
+        for line in self._lines:
+            if not line.asks:
+                self.tainted = True
+                self._of_the_parent.append(line)
+                with contextlib.suppress(ValueError):  # it was in use
+                    line.pool.remove(line)
+        self._lines.clear()
         self.forks.clear()
-        for pool in self._pools.copy().values():
-            self.close_pool(pool)
-        self._visits.clear()
         self._pid = os.getpid()
 
 

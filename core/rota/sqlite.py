@@ -16,10 +16,11 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 
 from . import rules
 from ._clock import wall_clock
-from ._fork_gate import Visit, gate
+from ._fork_gate import Line, gate
 from .backend import (
     Answer,
     Backend,
@@ -41,8 +42,6 @@ from .url import Url
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
-
-    from ._fork_gate import Pool
 
     T = TypeVar("T")
 
@@ -97,15 +96,27 @@ class SqliteDriver(Driver):
     def __init__(self, path: str, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
         self.clock = clock
-        self._idle: Pool = []  # each with the identity of the file that it opened
-        gate.add(self._idle)
-        weakref.finalize(self, gate.drop, self._idle).atexit = False
+        self._idle: list[Line] = []
+        weakref.finalize(self, gate.close_pool, self._idle).atexit = False
         self._closed = False
         self._worked = False  # once it has, a file that can't be opened is away, and no longer a mistake of ours
 
     # -- connections
 
-    def _open(self, deadline: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    def _open(self, deadline: float) -> Line:
+        line = Line(self._idle)
+        try:
+            gate.admit(line, deadline)
+            self._make()
+            line.file = _identity(self.path)
+            line.connection = sqlite3.connect(self.path, timeout=_left(deadline), isolation_level=None, check_same_thread=False)
+            self._prepare(line.connection, deadline)
+        except BaseException:
+            gate.close(line)
+            raise
+        return line
+
+    def _make(self) -> None:
         try:
             if not self._worked:
                 _refuse_network(self.path)
@@ -119,30 +130,23 @@ class SqliteDriver(Driver):
         except OSError as error:
             away = self._worked or error.errno in _PASSING
             raise self._cannot_open(error.strerror or str(error), away) from error
-        opened = _identity(self.path)
-        connection = sqlite3.connect(self.path, timeout=_left(deadline), isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(connection, deadline)
-        except BaseException:
-            connection.close()
-            raise
-        return connection, opened
 
-    def _take(self, deadline: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    def _take(self, deadline: float) -> Line:
         """Return a connection to the file that has the path now: one that was moved or deleted is seen by nobody else."""
         while self._idle:
             try:
-                connection, opened = self._idle.pop()
+                line = self._idle.pop()
             except IndexError:
                 break  # another thread took it
-            if opened == _identity(self.path):
-                return connection, opened
-            connection.close()
+            line.thread = get_ident()
+            if line.file == _identity(self.path):
+                return line
+            gate.close(line)
         while True:
-            connection, opened = self._open(deadline)
-            if opened == _identity(self.path):
-                return connection, opened
-            connection.close()  # the file was replaced meanwhile: which of the two this has open can't be told
+            line = self._open(deadline)
+            if line.file == _identity(self.path):
+                return line
+            gate.close(line)  # the file was replaced meanwhile: which of the two this has open can't be told
             if time.monotonic() >= deadline:
                 raise Unavailable(f"{self.path} is being replaced all the time")
 
@@ -171,29 +175,26 @@ class SqliteDriver(Driver):
         if self._closed:
             raise Unavailable("the client is closed")
         deadline = time.monotonic() + timeout
-        connection, usable, visit = None, True, Visit()
+        line, usable = None, True
         try:
-            gate.enter(visit, deadline)
-            connection, opened = self._take(deadline)
+            line = self._take(deadline)
+            connection: sqlite3.Connection = line.connection
             connection.execute(f"PRAGMA busy_timeout = {min(int(_left(deadline) * 1000), 2**31 - 1)}")
             yield connection
         except sqlite3.Error as error:
             usable = False
             raise self._translated(error) from error
         except BaseException:
-            usable = connection is not None and not connection.in_transaction
+            usable = line is not None and not line.connection.in_transaction
             raise
         finally:
-            try:
-                if connection is not None:
-                    if not usable or len(self._idle) >= IDLE:
-                        gate.close(connection)
-                    else:
-                        gate.keep(self._idle, connection, opened)
-                    if self._closed:  # meanwhile
-                        gate.close_pool(self._idle)
-            finally:
-                gate.leave(visit)
+            if line is not None:
+                if usable and len(self._idle) < IDLE:
+                    gate.put_back(line)
+                else:
+                    gate.close(line)
+                if self._closed:  # meanwhile
+                    gate.close_pool(self._idle)
 
     def _cannot_open(self, why: str, away: bool) -> Unavailable | ConfigurationError:
         message = f"{self.path} can't be opened ({why}): name another store with --url or connect()"

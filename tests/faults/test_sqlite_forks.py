@@ -216,9 +216,6 @@ def test_a_fork_that_can_wait_no_longer_leaves_a_child_that_refuses(run: Any) ->
     """The file is locked by somebody else, and a thread waits for it: the parent goes on, the child must not guess."""
     run(
         """
-from rota import _fork_gate
-
-_fork_gate.LONGEST_WAIT = 0.2
 seen = []
 
 def in_child():
@@ -227,7 +224,11 @@ def in_child():
     except rota.Unavailable as error:
         seen.append(str(error))
 
+assert "rota._fork_gate" not in sys.modules
 os.register_at_fork(after_in_child=in_child)  # before the store's own hooks are: it comes first
+from rota import _fork_gate
+
+_fork_gate.LONGEST_WAIT = 0.2
 client, others = rota.connect(url, timeout=30), [rota.connect(url), rota.connect(f"sqlite://{sys.argv[2]}/two.db")]
 for one in others:
     one.try_lease("warm").release()
@@ -236,7 +237,7 @@ locked.execute("BEGIN IMMEDIATE")
 won = []
 thread = threading.Thread(target=lambda: won.append(client.try_lease("threads")))
 thread.start()
-while not _fork_gate.gate._visits:
+while not any(line.thread for line in _fork_gate.gate._lines):
     time.sleep(0.001)
 
 def body():
@@ -434,9 +435,9 @@ def test_starting_a_program_closes_nothing(run: Any) -> None:
         """
 client = rota.connect(url)
 lease = client.try_lease("lease")
-idle = client.driver._idle[0][0]
+idle = client.driver._idle[0].connection
 assert not free("lease")
-assert client.driver._idle[0][0] is idle
+assert client.driver._idle[0].connection is idle
 
 
 def claims():
