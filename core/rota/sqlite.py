@@ -138,9 +138,13 @@ class SqliteDriver(Driver):
                 line = self._idle.pop()
             except IndexError:
                 break  # another thread took it
-            line.thread = get_ident()
-            if line.file == _identity(self.path):
-                return line
+            try:
+                line.thread = get_ident()
+                if line.file == _identity(self.path):
+                    return line
+            except BaseException:  # the handler of a signal raised: what is neither in use nor in the pool would hold up every fork
+                gate.close(line)
+                raise
             gate.close(line)
         while True:
             line = self._open(deadline)
