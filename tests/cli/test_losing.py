@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 from rota.cli import _codes
@@ -75,17 +73,6 @@ def test_a_short_outage_is_survived(cli):
     cli.file("go").touch()
     ended = cli.end(holder)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_a_stopped_wrapper_ends_the_command_as_soon_as_it_goes_on(cli):
-    """L6: at its first step after it resumes. What the command did in between only the token tells."""
-    holder = cli.start_shell("job", "--ttl", "500ms", script="echo $$ > pid; sleep 60")
-    pid = int(cli.until(lambda: cli.said("pid"))[0])
-    os.kill(holder.pid, signal.SIGSTOP)
-    cli.until(lambda: cli.record("job").expires_at < time.time_ns() // 1000)
-    os.kill(holder.pid, signal.SIGCONT)
-    assert cli.end(holder).returncode == _codes.LOST
-    assert not cli.is_alive(pid)
 
 
 # -- F5

@@ -121,21 +121,6 @@ def test_two_that_start_at_once_run_the_job_once(cli):
     assert codes.count(0) >= 1
 
 
-def test_a_slot_at_work_is_busy_and_says_who_and_since_when(cli):
-    """W4."""
-    holder = cli.start_shell("job", *ONCE_A_YEAR, "--site", "dc1", script="touch started; until test -e go; do sleep 0.02; done")
-    cli.until(cli.file("started").exists)
-    busy = cli.shell("job", *ONCE_A_YEAR, script=":")
-    assert busy.returncode == _codes.BUSY
-    assert busy.stderr.startswith("rota: skipped: job: dc1 ")
-    waiter = cli.start_shell("job", *ONCE_A_YEAR, "--wait", "inf", script=":")
-    cli.file("go").touch()
-    assert cli.end(holder).returncode == 0
-    waited = cli.end(waiter)
-    assert waited.returncode == 0
-    assert "was handled by dc1" in waited.stderr
-
-
 def test_a_lease_is_busy_unless_it_is_told_to_wait(cli):
     """L1."""
     holder = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.02; done; echo first >> log")

@@ -59,9 +59,9 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace_time_and_then_the
 
 
 def test_a_stopped_command_ends_at_a_term(cli):
-    process = cli.start_shell("job", "--grace", "5s", script="echo $$ > pid; trap 'exit 9' TERM; while :; do sleep 0.02; done")
+    process = cli.start_shell("job", "--grace", "5s", script="mkfifo f; exec 3<>f; trap 'exit 9' TERM; echo $$ > pid; read x <&3")
     pid = int(cli.until(lambda: cli.said("pid"))[0])
-    os.killpg(pid, signal.SIGSTOP)
+    os.killpg(pid, signal.SIGSTOP)  # no other process is on its way: a shell in vfork waits for one that is stopped before it executes
     cli.until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     process.terminate()
     assert cli.end(process).returncode == 9
@@ -152,10 +152,11 @@ def test_a_wrapper_killed_while_waiting_in_line_leaves_nothing_that_could_run_th
     holder = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.02; done")
     cli.until(cli.file("started").exists)
     waiter = cli.start_shell("job", "--wait", "inf", script="echo ran >> log")
-    (child,) = cli.until(lambda: children(waiter.pid))
+    started = cli.until(lambda: len(children(waiter.pid)) == 2 and children(waiter.pid))  # the command's process, and the guard
+    assert "waiting in line" in waiter.stderr.readline()
     waiter.kill()
     waiter.wait(10)
-    cli.until(lambda: not cli.is_alive(child))
+    cli.until(lambda: not any(map(cli.is_alive, started)))
     cli.file("go").touch()
     assert cli.end(holder).returncode == 0
     assert cli.said("log") == []

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 
-from ._output import hide, say, show
+from ._output import hide, say, show, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,12 +100,16 @@ def _explain(error: Exception) -> int:
 
     from . import _codes
 
-    if isinstance(error, errors.RotaError):
+    if not isinstance(error, errors.RotaError):
+        say(f"internal error, please report it: {type(error).__name__}: {error}")
+        code = _codes.INTERNAL
+    else:
         say(str(error))
         if isinstance(error, errors.Unrecorded):
-            return _codes.UNRECORDED
-        if isinstance(error, errors.Unavailable):
-            return _codes.UNAVAILABLE
-        return _codes.LOST if isinstance(error, errors.LeaseLost) else _codes.USAGE
-    say(f"internal error, please report it: {type(error).__name__}: {error}")
-    return _codes.INTERNAL
+            code = _codes.UNRECORDED
+        elif isinstance(error, errors.Unavailable):
+            code = _codes.UNAVAILABLE
+        else:
+            code = _codes.LOST if isinstance(error, errors.LeaseLost) else _codes.USAGE
+    tell("exit", code=code, by="rota", word=_codes.word(code))
+    return code

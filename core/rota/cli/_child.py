@@ -14,6 +14,8 @@ import sys
 import time
 from contextlib import suppress
 
+from ._group import FIRST_LOOK, LONGEST_LOOK, has_living
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
 #: What the parent says last, so that a parent killed half way through starts nothing.
 _GO = b"\0go"
-#: How often a group is looked at whose leader has ended, first and at the least: nobody tells when its last process ends (seconds).
-_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25
 #: How long a killed group may take to be gone where it can't be told from its zombies (seconds).
 _GONE = 1.0
 
@@ -123,7 +123,7 @@ class Child:
 
     def drain(self, kill_at: float) -> None:
         """After the command has ended and was told to: wait for the rest of its group until then, kill it, and wait until it is gone."""
-        look = _FIRST_LOOK
+        look = FIRST_LOOK
         gone_by = float("inf")
         while self._group_lives():
             now = time.monotonic()
@@ -134,7 +134,7 @@ class Child:
             if now >= gone_by:
                 return
             time.sleep(look)
-            look = min(look * 1.5, _LONGEST_LOOK)
+            look = min(look * 1.5, LONGEST_LOOK)
 
     def _group_lives(self) -> bool:
         if self._is_init:
@@ -147,7 +147,7 @@ class Child:
             return False
         except PermissionError:  # what is left runs as somebody else, or, on macOS, is a zombie
             pass
-        return _has_living(self.pid)
+        return has_living(self.pid) is not False
 
     def _stopped(self, number: int, may_go_on: Callable[[], bool]) -> None:
         if number in (signal.SIGTTIN, signal.SIGTTOU):
@@ -188,19 +188,6 @@ class Child:
         finally:
             signal.signal(signal.SIGTTOU, before)
             os.close(terminal)
-
-
-def _has_living(group: int) -> bool:
-    """Say whether a group has more than zombies, which last for as long as their parent likes; True where that can't be told."""
-    if not os.path.exists("/proc/self/stat"):
-        return True
-    for pid in os.listdir("/proc"):
-        if pid.isdigit():
-            with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # it may end while we look
-                state, _, its_group = file.read().rpartition(b")")[2].split()[:3]  # proc_pid_stat(5): the name before may hold anything
-                if int(its_group) == group and state not in (b"Z", b"X"):
-                    return True
-    return False
 
 
 def _become(command: list[str], go: int, failure: int, parent: int) -> NoReturn:

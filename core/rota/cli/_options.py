@@ -7,6 +7,9 @@ import os
 
 from rota.duration import SECOND, duration
 from rota.errors import ConfigurationError
+from rota.url import did_you_mean
+
+from ._output import hide, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,26 +35,35 @@ WHEN = (
     Option("tz", "ZONE", "s", "with --cron: the IANA time zone (UTC)"),
     Option("every", "DUR", "s", "slots of this length, counted from 1970-01-01T00:00:00Z"),
     Option("once_per", "DUR", "o", "once, and then not until so much time has gone by"),
-    Option("planned", "T", "p", "the instant this run was planned for: names the slot that holds it; alone, each instant is a slot"),
+    Option("planned", "T", "p", "the instant it is meant for, which names its slot; auto: as Kubernetes or ROTA_PLANNED tells"),
 )
 #: Kinds: l lease, o once (rolling), s window by schedule, p window with a planned instant. Each has an environment variable.
 OPTIONS = (
     Option("url", "URL", "losp", "the store that coordinates, the same everywhere; default: a file for this host alone"),
-    Option("ttl", "DUR", "losp", "how long the lease lives when this host dies (30s); renewed while the command runs"),
-    Option("grace", "DUR", "losp", "time between TERM and KILL (10s, at most a fifth of the ttl)"),
-    Option("wait", "DUR", "losp", "wait in line while somebody else runs it; inf: for ever (0s)"),
-    Option("early", "DUR", "p", "how much before the planned instant a start is accepted (5s)"),
+    Option("wait", "DUR", "losp", "how long to stand by while others run it; inf: for ever (until the slot ends; a lease: 0s)"),
+    Option("busy_ok", None, "losp", "somebody else who runs it is no failure: exit 0, not 112"),
+    Option("wait_early", "DUR", "p", "wait so long for a planned slot that has not begun (5m)"),
+    Option("early", "DUR", "osp", "a start so shortly before a slot is meant for it (5s)"),
     Option("max_late", "DUR", "sp", "refuse later than this after the slot's start (while the slot is open)"),
     Option("catch_up", None, "s", "first run the newest slot that ended, if it was missed"),
-    Option("at_most_once", None, "osp", "never run a slot again, not even after a crash"),
+    Option("at_most_once", None, "osp", "never run a slot again, not even after a failure or a crash"),
+    Option("overlap", None, "sp", "with --at-most-once: don't keep the next slot waiting while this one runs"),
     Option("attempts", "N", "osp", "close the slot after N failures (no limit)"),
+    Option("ttl", "DUR", "losp", "how long others wait when this host dies (30s); renewed while the command runs"),
+    Option("grace", "DUR", "losp", "time between TERM and KILL (10s, at most a fifth of the ttl)"),
+    Option("standby", "DUR", "losp", "let the others go first by so much"),
+    Option("jitter", "DUR", "losp", "start later by a random part of this"),
     Option("site", "NAME", "losp", "where this runs, for people"),
     Option("timeout", "DUR", "losp", "the longest that one call to the store may take (1500ms)"),
     Option("on_unavailable", "WHAT", "losp", "when the store can't be asked: raise or skip (exit 115), or run without it"),
     Option("strict", None, "losp", "skipping a slot that is handled is not 0 but has its own code"),
-    Option("quiet", None, "losp", "say nothing when all is well or a slot is skipped"),
+    Option("json", None, "losp", "say what happens as JSON, one line per event"),
+    Option("quiet", None, "losp", "say nothing of what ends with 0"),
 )
+#: What a variable of an option without a value may say.
+YES = ("1", "true", "yes", "on")
 _KIND_WORDS = {"o": "--once-per", "s": "--cron or --every", "p": "--planned"}
+_BY_FLAG = {option.flag: option for option in (*WHEN, *OPTIONS)}
 
 
 def variable(option: Option) -> str:
@@ -59,34 +71,44 @@ def variable(option: Option) -> str:
     return "ROTA_" + option.name.upper()
 
 
-def plain(given: list[str]) -> dict[str, Any] | None:
-    """Read a command line that is nothing but known options, each once, and a name; return None for any other.
+def read(given: list[str]) -> dict[str, Any]:
+    """Read a command line's words before its ``--``: argparse's import and parser would cost as much as a third of Python's start.
 
-    Such a line means the same to argparse, whose import and parser cost as much as a third of Python's start, and which reads all others.
+    Raises:
+        ConfigurationError: A word that nothing takes, a value that is missing or one too many; no message quotes a secret.
     """
-    by_flag = {option.flag: option for option in (*WHEN, *OPTIONS)}
-    found: dict[str, Any] = {option.name: None for option in by_flag.values()}
+    found: dict[str, Any] = dict.fromkeys(("name", *(option.name for option in _BY_FLAG.values())))
     words = iter(given)
     for word in words:
         if not word.startswith("-"):
-            key, value = "name", word
-        else:
-            flag, equals, value = word.partition("=")
-            option = by_flag.get(flag)
-            if option is None or (equals and (option.metavar is None or not value)):
-                return None
-            key = option.name
-            if option.metavar is None:
-                found[key] = True
-                continue
-            if not equals:
-                value = next(words, "-")
-                if value.startswith("-"):
-                    return None
-        if found.get(key) is not None:
-            return None
-        found[key] = value
-    return found if "name" in found else None
+            if found["name"] is not None:
+                hint = ": quote a schedule, as in --cron '0 2 * * *'" if word == "*" or word.isdigit() else ""
+                raise _wrong(f"{hide(word)!r} is one word too many{hint}")
+            found["name"] = word
+            continue
+        flag, equals, value = word.partition("=")
+        option = _BY_FLAG.get(flag)
+        if option is None:
+            raise _wrong(f"there is no option {hide(flag)}{did_you_mean(flag, _BY_FLAG)}")
+        if option.metavar is None:
+            if equals:
+                raise _wrong(f"{flag} takes no value")
+            found[option.name] = True
+            continue
+        if not equals:
+            value = next(words, "-")
+            if value.startswith("-"):
+                raise _wrong(f"{flag} needs a value, as in {flag} {option.metavar}")
+        if found[option.name] is not None:
+            raise _wrong(f"{flag} is given twice")
+        found[option.name] = value
+    if found["name"] is None:
+        raise _wrong("NAME is missing: what is run, the same on every host, as in: rota run nightly --every 1d -- COMMAND...")
+    return found
+
+
+def _wrong(message: str) -> ConfigurationError:
+    return ConfigurationError(f"{message}; see rota run --help")
 
 
 class RunOptions:
@@ -100,40 +122,102 @@ class RunOptions:
         site: The site given by ``--site``; else empty.
         strict: Whether skipping has codes of its own.
         quiet: Whether it says only what went wrong.
+        busy_ok: Whether busy is no failure.
         timeout: The longest that one call to the store may take, in seconds.
         grace: Seconds between TERM and KILL.
+        wait: How long to stand by or wait in line, in seconds; None where nothing was said.
+        wait_early: How long to wait for a planned slot to begin, in seconds.
+        early: How shortly before a slot a start is meant for it; None where nothing was said.
+        standby: By how much the others may go first, in seconds.
+        jitter: The most by which to start later, in seconds.
         claim: The options of the claim, for the client.
     """
 
-    __slots__ = ("_found", "claim", "command", "grace", "kind", "name", "quiet", "site", "strict", "timeout", "url")
+    __slots__ = (
+        "_found",
+        "busy_ok",
+        "claim",
+        "command",
+        "early",
+        "grace",
+        "jitter",
+        "kind",
+        "name",
+        "quiet",
+        "site",
+        "standby",
+        "strict",
+        "timeout",
+        "url",
+        "wait",
+        "wait_early",
+    )
 
     def __init__(self, given: list[str]) -> None:
         cut = given.index("--") if "--" in given else len(given)
+        if {"-h", "--help"} & set(given[:cut]):
+            from ._help import text
+
+            show(text())
+            raise SystemExit(0)
         self.command = given[cut + 1 :]
-        if not self.command and not {"-h", "--help"} & set(given):
+        if not self.command:
             missing = "the command is missing" if cut < len(given) else "-- is missing"
             raise ConfigurationError(f"{missing}: write -- and then the command, as in: rota run NAME --every 1h -- COMMAND...")
-        found = plain(given[:cut])
-        if found is None:
-            from ._parser import read
-
-            found = read(given[:cut])
-        self._found = found
+        self._found = found = read(given[:cut])
         self.name: str = found["name"]
-        self.kind = self._kind()
+        planned = self._planned()
+        self.kind = self._kind(planned)
         values = self._values()
+        if planned is not None:
+            values["planned"] = planned
         self.url: str = values.pop("url", "")
         self.site: str = values.pop("site", "")
         self.strict: bool = values.pop("strict", False)
         self.quiet: bool = values.pop("quiet", False)
+        self.busy_ok: bool = values.pop("busy_ok", False)
+        values.pop("json", None)
+        wait = values.pop("wait", None)
+        self.wait = wait if wait is None or wait == float("inf") else _seconds(wait, "wait")
+        self.wait_early = _seconds(values.pop("wait_early", "5m"), "wait_early")
+        self.early = values.get("early")
+        if self.kind != "p":
+            values.pop("early", None)
+        self.standby = _seconds(values.pop("standby", "0s"), "standby")
+        self.jitter = _seconds(values.pop("jitter", "0s"), "jitter")
         self.claim = values
         self.timeout = duration(values.pop("timeout", "1500ms"), "timeout") / SECOND
         ttl = duration(values.get("ttl", "30s"), "ttl")
         # L9 is checked by the client for the grace as for everything else
         values.setdefault("grace", min(10.0, ttl / SECOND / 5))
-        self.grace = duration(values["grace"], "grace", zero=True) / SECOND
+        self.grace = _seconds(values["grace"], "grace")
+        self._check_together(values)
 
-    def _kind(self) -> str:
+    def _planned(self) -> str | None:
+        """Return the planned instant as text; None where there is none."""
+        planned: str | None = self._found["planned"]
+        if planned is None or planned.strip().lower() != "auto":
+            return planned
+        from rota.schedule import instant
+
+        from ._planned import find
+
+        found = find()
+        if found is None:
+            if self._found["cron"] is None and self._found["every"] is None:
+                raise ConfigurationError(
+                    "--planned auto found no planned instant, neither in ROTA_PLANNED nor in the name of the Job or its pod:"
+                    " without --cron or --every there is no other slot to run"
+                )
+            say("no planned instant was found (ROTA_PLANNED, the name of the Job): the slot is the one of the store's time", "unplanned")
+            return None
+        try:
+            instant(found[0], found[1])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--planned auto: {error}") from error
+        return found[0]
+
+    def _kind(self, planned: str | None) -> str:
         found = self._found
         given = [f"--{name.replace('_', '-')}" for name in ("cron", "every", "once_per") if found[name] is not None]
         if len(given) > 1:
@@ -146,16 +230,18 @@ class RunOptions:
                     "--planned goes with --cron, --every or alone: with --once-per the period starts when the run does"
                 )
             return "o"
-        return "p" if found["planned"] is not None else "s" if given else "l"
+        return "p" if planned is not None else "s" if given else "l"
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        kinds = self.kind if self._found["planned"] is None else "ps"  # --planned auto may find one, and may find none
         for option in OPTIONS:
             value, applies = self._found[option.name], self.kind in option.kinds
-            if value is not None and not applies:
+            if value is not None and not set(kinds) & set(option.kinds):
                 wanted = [_KIND_WORDS[kind] for kind in option.kinds if kind in _KIND_WORDS]
-                without = ", without --planned" if self.kind == "p" else ""
-                raise ConfigurationError(f"{option.flag} goes with {' or '.join(wanted)}{without}")
+                raise ConfigurationError(f"{option.flag} goes with {' or '.join(wanted)}")
+            if value is not None and option.name == "catch_up" and self._found["planned"] is not None:
+                raise ConfigurationError("--catch-up goes with --cron or --every, without --planned: a planned instant names its slot")
             source = option.flag
             if value is None:
                 source = variable(option)
@@ -163,10 +249,21 @@ class RunOptions:
                 # one set of variables may serve many jobs, so those that don't fit this one are no error
                 if not value or not applies:
                     continue
+            elif not applies:
+                continue
             values[option.name] = self._read(option, value, source)
-        if self._found["planned"] is not None:
-            values["planned"] = self._found["planned"]
         return values
+
+    def _check_together(self, values: dict[str, Any]) -> None:
+        found = self._found
+        if values.get("overlap") and not values.get("at_most_once"):
+            if found["overlap"]:
+                raise ConfigurationError("--overlap needs --at-most-once: it holds no lease, so a crash can't be told from work")
+            del values["overlap"]
+        if values.get("at_most_once") and "attempts" in values:
+            if found["attempts"] is not None:
+                raise ConfigurationError("--attempts counts retries, and with --at-most-once there are none: give one of them")
+            del values["attempts"]
 
     @staticmethod
     def _read(option: Option, value: Any, source: str) -> Any:
@@ -174,9 +271,9 @@ class RunOptions:
             if isinstance(value, bool):
                 return value if option.name != "catch_up" else "latest"
             word = value.strip().lower()
-            if word not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+            if word not in (*YES, "0", "false", "no", "off"):
                 raise ConfigurationError(f"{source}={value!r} must be true or false")
-            yes = word in ("1", "true", "yes", "on")
+            yes = word in YES
             return ("latest" if yes else None) if option.name == "catch_up" else yes
         if option.metavar == "N":
             if not (value.isascii() and value.isdigit() and int(value) > 0):
@@ -186,9 +283,18 @@ class RunOptions:
             return float("inf")
         if option.metavar == "DUR":
             duration(value, source, zero=True)  # so that the message names the option as it was written
+            if option.name == "early":
+                from rota.policy import MOST_EARLY
+
+                duration(value, source, zero=True, most=MOST_EARLY)
         if not value:
             raise ConfigurationError(f"{source} is empty")
         return value
+
+    @property
+    def floating(self) -> bool:
+        """Whether the slot is the one of the store's time."""
+        return self.kind == "s"
 
     def schedule(self) -> Any:
         """Return the schedule; None where there is none."""
@@ -208,3 +314,7 @@ class RunOptions:
         """The period of ``--once-per``."""
         period: str = self._found["once_per"]
         return period
+
+
+def _seconds(value: Any, what: str) -> float:
+    return duration(value, what, zero=True) / SECOND

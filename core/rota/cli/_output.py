@@ -4,17 +4,50 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def say(line: str) -> None:
-    """Write one line to standard error."""
-    _write(2, f"rota: {' '.join(line.split())}\n")
+#: A reader of standard error that is stuck must not keep us from ending the command in time: a line waits for it so long (seconds).
+#: What is not read by then is lost.
+_PATIENCE = 0.5
+
+_speaks_json = False
+
+
+def speak_json() -> None:
+    """From now on write each line to standard error as one JSON object."""
+    global _speaks_json  # noqa: PLW0603 - the process has one standard error
+    _speaks_json = True
+
+
+def say(line: str, event: str = "note", **facts: Any) -> None:
+    """Write one line to standard error; the event and its facts go along in JSON only."""
+    line = " ".join(line.split())
+    if _speaks_json:
+        tell(event, message=line, **facts)
+    else:
+        _write(2, f"rota: {line}\n", _PATIENCE)
+
+
+def tell(event: str, **facts: Any) -> None:
+    """Write one event to standard error where JSON is spoken; else nothing."""
+    if _speaks_json:
+        import json
+        from time import time_ns
+
+        from rota.verdict import text
+
+        known = {name: value for name, value in facts.items() if value is not None}
+        _write(2, json.dumps({"at": text(time_ns() // 1000), "event": event, **known}) + "\n", _PATIENCE)
 
 
 def show(text: str) -> None:
     """Write text to standard output."""
-    _write(1, text)
+    _write(1, text, None)
 
 
 def hide(text: str) -> str:
@@ -25,10 +58,12 @@ def hide(text: str) -> str:
     return "***" if "@" in text else text
 
 
-def _write(number: int, text: str) -> None:
+def _write(number: int, text: str, patience: float | None) -> None:
     data = text.encode(sys.getfilesystemencoding(), "backslashreplace")
     try:
-        while data:
-            data = data[os.write(number, data) :]
-    except OSError:
+        # a pipe that is ready takes a line as long as PIPE_BUF at once
+        if patience is None or select.select([], [number], [], patience)[1]:
+            while data:
+                data = data[os.write(number, data) :]
+    except (OSError, ValueError):
         pass  # closed, or a broken pipe: what is said is not what counts

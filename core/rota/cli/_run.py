@@ -9,13 +9,15 @@ import signal
 import time
 from contextlib import suppress
 
+from rota._clock import monotonic
 from rota.backend import FAILED, GAVE_UP, HANDLED, UNUSED
 from rota.errors import ConfigurationError, LeaseLost, RotaError, Unavailable, Unrecorded
 
 from . import _codes
 from ._child import Child
-from ._options import RunOptions
-from ._output import say
+from ._guard import Guard
+from ._options import YES, RunOptions
+from ._output import say, speak_json, tell
 from ._signals import Interrupted, Signals
 
 #: Words of a shell that are no programs.
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from rota.client import Client
     from rota.grant import Grant
-    from rota.schedule import Schedule
     from rota.url import Url
     from rota.verdict import Refused
 else:
@@ -40,43 +41,82 @@ KILL_LEAD, KILL_LEAD_PART = 0.1, 0.25
 #: How long after the lease's end an unrecorded success is still said to the store, in calls' timeouts (F5).
 WRITE_BACK_CALLS = 2
 FOREVER = float("inf")
+#: How many files it opens at a time at the most, with some to spare for the store's driver.
+FILES = 16
 #: How often a waiting settlement looks for signals (seconds).
 SLICE = 0.2
 
 
 def run(given: list[str]) -> int:
     """Run a command under a lease or a window; return the exit code."""
+    if "--json" in given[: given.index("--") if "--" in given else None] or os.environ.get("ROTA_JSON", "").lower() in YES:
+        speak_json()
     options = RunOptions(given)
     _fill_standard_files()
-    child = Child(options.command)
     try:
+        _check_files()
+        child = Child(options.command)
+    except OSError as error:
+        return _no_room(options, error)
+    guard = None
+    try:
+        guard = Guard(child.pid)
         signals = Signals()
-        return _Run(options, child, signals).run()
+        code, by = _Run(options, child, guard, signals).run()
     except Interrupted as interrupted:
-        return 128 + interrupted.number
+        code, by = 128 + interrupted.number, "rota"
     except Unavailable as error:
-        say(f"{options.name}: not run: the store can't be asked: {error}")
-        return _codes.UNAVAILABLE
+        say(f"{options.name}: not run: the store can't be asked: {error}", "skipped", name=options.name, verdict="unavailable")
+        code, by = _codes.UNAVAILABLE, "rota"
+    except OSError as error:
+        if guard is not None:
+            raise
+        return _no_room(options, error)
     finally:
         child.close()
+        if guard is not None:
+            guard.close()
+    tell("exit", name=options.name, code=code, by=by, word=_codes.word(code) if by == "rota" else None)
+    return code
+
+
+def _no_room(options: RunOptions, error: OSError) -> int:
+    say(f"{options.name}: not run: this host has no room for it: {error.strerror}", "skipped", name=options.name, verdict="host")
+    tell("exit", name=options.name, code=_codes.HOST, by="rota", word="host")
+    return _codes.HOST
+
+
+def _check_files() -> None:
+    """Find out now, and not in the middle of the work, whether this process may open as many files as it needs."""
+    spare: list[int] = []
+    try:
+        for _ in range(FILES):
+            spare.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for number in spare:
+            os.close(number)
 
 
 class _Run:
     """One run: its steps, in order."""
 
-    def __init__(self, options: RunOptions, child: Child, signals: Signals) -> None:
+    def __init__(self, options: RunOptions, child: Child, guard: Guard, signals: Signals) -> None:
         self._options = options
         self._child = child
+        self._guard = guard
         self._signals = signals
+        self._lead = min(KILL_LEAD, options.grace * KILL_LEAD_PART)
         self._said: set[str] = set()
         self._held_back: list[str] = []
         self._holds_back = True
 
-    def run(self) -> int:
-        """Claim, run, settle; return the exit code."""
+    def run(self) -> tuple[int, str]:
+        """Claim, run, settle; return the exit code, and whether it is the command's or rota's."""
         options = self._options
         schedule = options.schedule()
         from rota.client import connect
+
+        from ._waiting import Waiting
 
         client = connect(_store(options), timeout=options.timeout)
         if not options.url:
@@ -86,7 +126,7 @@ class _Run:
         client._engine.warn = self._warn  # type: ignore[method-assign]  # to standard error, and without the import of logging
         verdict: Grant | Refused | None = None
         try:
-            verdict = self._claim(client, schedule)
+            verdict = Waiting(options, client, schedule).claim()
             self._signals.hold()
         except BaseException:
             if verdict:
@@ -95,59 +135,75 @@ class _Run:
             client.close()  # which finishes a claim that is undecided (L8)
             raise
         self._holds_back = False
-        code = self._refused(cast("Refused", verdict)) if not verdict else self._work(client, cast("Grant", verdict))
+        ended = self._refused(cast("Refused", verdict)) if not verdict else self._work(client, cast("Grant", verdict))
         client.close()
-        return code
-
-    def _claim(self, client: Client, schedule: Schedule | None) -> Grant | Refused:
-        options = self._options
-        if options.kind == "l":
-            return client.try_lease(options.name, **options.claim)
-        if options.kind == "o":
-            return client.try_once(options.name, options.period, **options.claim)
-        return client.try_window(options.name, schedule, **options.claim)
+        return ended
 
     # -- not run
 
-    def _refused(self, refused: Refused) -> int:
-        verdict, how = refused.verdict, refused.how
-        if verdict == "handled" and refused.mark_ahead:
-            say(refused.reason)  # what is held back says no more
-            return _codes.MARK_AHEAD
+    def _refused(self, refused: Refused) -> tuple[int, str]:
+        options, verdict, how = self._options, refused.verdict, refused.how
+        mark_ahead = verdict == "handled" and refused.mark_ahead
+        if mark_ahead:
+            code = _codes.MARK_AHEAD
+            self._held_back.clear()  # it says no more
+        elif verdict == "handled":
+            code = {"passed": _codes.PASSED, "gave up": _codes.GAVE_UP}.get(how, _codes.HANDLED) if options.strict else 0
+        elif verdict == "busy":
+            code = 0 if options.busy_ok else _codes.BUSY
+        else:
+            code = {"late": _codes.LATE, "early": _codes.EARLY}.get(verdict, _codes.UNAVAILABLE)
         self._say_held_back()
-        if verdict == "handled":
-            self._note(f"skipped: {refused.reason}")
-            if not self._options.strict:
-                return 0
-            return {"passed": _codes.PASSED, "gave up": _codes.GAVE_UP}.get(how, _codes.HANDLED)
-        code = {"busy": _codes.BUSY, "late": _codes.LATE, "early": _codes.EARLY}.get(verdict, _codes.UNAVAILABLE)
-        # unavailable is an error, the others are how things go
-        (say if code == _codes.UNAVAILABLE else self._note)(f"skipped: {refused.reason}")
-        return code
+        if code or not options.quiet:
+            line = refused.reason if mark_ahead else f"skipped: {refused.reason}"
+            say(line, "skipped", name=refused.name, verdict=verdict, how=how or None)
+        return code, "rota"
 
     # -- run
 
-    def _work(self, client: Client, grant: Grant) -> int:
+    def _work(self, client: Client, grant: Grant) -> tuple[int, str]:
         self._say_held_back()
+        slot = grant.slot
+        tell(
+            "granted",
+            name=grant.name,
+            token=grant.token,
+            slot_start=None if slot is None else _iso(slot.start),
+            slot_end=None if slot is None or slot.end is None else _iso(slot.end),
+            attempt=grant.attempt,
+            degraded=grant.degraded,
+        )
+        self._feed(grant)
+        if grant.remaining() <= self._options.grace:
+            say(f"{grant.name}: not run: the lease was lost before the command could start", "lost", name=grant.name)
+            return self._settle(client, grant, UNUSED, _codes.LOST), "rota"
         failed = self._child.start(_environment(grant))
         if failed:
             command = self._options.command[0]
             hint = "; for a line of shell write sh -c '...'" if " " in command or command in _SHELL_WORDS else ""
             say(f"{grant.name}: {command!r} can't be run: {os.strerror(failed)}{hint}")
-            self._settle(client, grant, UNUSED, 1)
-            return _codes.NOT_FOUND if failed in (errno.ENOENT, errno.ENOTDIR) else _codes.CANNOT_RUN
+            self._guard.close()
+            return self._settle(
+                client, grant, UNUSED, _codes.NOT_FOUND if failed in (errno.ENOENT, errno.ENOTDIR) else _codes.CANNOT_RUN
+            ), "rota"
         _let_go_of_standard_files()
         ended, lost = self._attend(grant)
+        self._guard.close()  # nothing is left to guard, and the group's number may be given to others
         if lost:
             # not settled: the store is most likely still away, and expiry gives the slot back as after a crash
-            return _codes.LOST
+            return _codes.LOST, "rota"
         code = ended if ended >= 0 else 128 - ended
-        return self._settle(client, grant, FAILED if code else HANDLED, code)
+        settled = self._settle(client, grant, FAILED if code else HANDLED, code)
+        tell("settled", name=grant.name, outcome=grant.outcome)
+        return settled, "command" if settled == code else "rota"
+
+    def _feed(self, grant: Grant) -> None:
+        """Tell the guard by when the command must be gone: after this process would have killed it, and before the lease can end."""
+        self._guard.feed(monotonic() + grant.remaining() - self._lead / 2)
 
     def _attend(self, grant: Grant) -> tuple[int, bool]:
         """Pass signals on until the group has ended, and end it in time; return how it ended, and whether the lease was lost."""
         child, signals, grace = self._child, self._signals, self._options.grace
-        lead = min(KILL_LEAD, grace * KILL_LEAD_PART)
         lost = False
         kill_at = FOREVER
         while True:
@@ -157,15 +213,21 @@ class _Run:
                     kill_at = min(kill_at, time.monotonic() + grace)
             ended = child.ended(lambda: not grant.lost)
             if ended is not None:
+                # a signal and a lost lease: the guard ended it, while this process was stopped
+                if not lost and ended < 0 and grant.lost:
+                    lost = True
+                    self._say_lost(grant)
                 break
             now, left = time.monotonic(), grant.remaining()
             if left <= grace and not lost:
                 lost = True
-                say(f"{grant.name}: the lease could not be kept, so the command is stopped")
-                kill_at = min(kill_at, now + max(0.0, left - lead))
+                self._say_lost(grant)
+                kill_at = min(kill_at, now + max(0.0, left - self._lead))
                 child.send(signal.SIGTERM)
             if now >= kill_at:
                 child.send(signal.SIGKILL)  # again at every look: processes that were just being made may have missed it
+            if not lost:
+                self._feed(grant)
             look = 1.0 if left == FOREVER else LOOK if lost else min(LOOK, left - grace)
             signals.wait(min(look, kill_at - now) if now < kill_at else LOOK)
         child.take_terminal()
@@ -211,6 +273,10 @@ class _Run:
         return grant.outcome in (HANDLED, GAVE_UP)
 
     # -- words
+
+    @staticmethod
+    def _say_lost(grant: Grant) -> None:
+        say(f"{grant.name}: the lease could not be kept, so the command is stopped", "lost", name=grant.name)
 
     def _note(self, line: str) -> None:
         if not self._options.quiet:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""The guard: a small process that kills the command's group when ``rota run`` can't, because it was killed, stopped or starved.
+
+It is forked before there are threads, opens nothing, keeps no file of the caller's open, and sleeps on a pipe that only `rota run` holds
+the other end of. It is told by when the group must be gone, and again after each renewal. It kills the group when that time has come and
+nothing newer was said, and at once when the pipe ends, as it does with the life of `rota run`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+
+from rota._clock import monotonic
+
+from ._group import FIRST_LOOK, LONGEST_LOOK, has_living
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+FOREVER = float("inf")
+#: What ends the guard without a kill.
+_END = b"end\n"
+#: A deadline that moved by less is not told (seconds).
+_STEP = 0.001
+#: The deadline is on a clock that runs through suspend, a wait is not: look this often (seconds).
+_LOOK = 1.0
+#: Without /proc a killed group can't be told from its zombies: kill for so long (seconds).
+_KILLS = 1.0
+
+
+class Guard:
+    """The guard of one process group."""
+
+    def __init__(self, group: int) -> None:
+        feed, self._feed = os.pipe()
+        os.set_blocking(self._feed, False)
+        self._told = FOREVER
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                os.close(self._feed)
+                _watch(feed, group)
+            finally:
+                os._exit(125)
+        os.close(feed)
+
+    def feed(self, kill_at: float) -> None:
+        """Let the group live until then, on the clock of `rota._clock.monotonic`."""
+        if abs(kill_at - self._told) > _STEP:
+            self._told = kill_at
+            self._say(b"%r\n" % kill_at)
+
+    def close(self) -> None:
+        """End the guard without a kill. May be called twice."""
+        if self._feed < 0:
+            return
+        self._say(_END)
+        os.close(self._feed)
+        self._feed = -1
+        with suppress(ChildProcessError):  # an init, which waits for whoever ends, may have waited for it
+            os.waitpid(self._pid, 0)
+
+    def _say(self, word: bytes) -> None:
+        # What is said is far less than PIPE_BUF, so it is written whole or not at all. A guard that somebody killed is not needed as long
+        # as this process lives.
+        with suppress(OSError):
+            os.write(self._feed, word)
+
+
+def _watch(feed: int, group: int) -> NoReturn:
+    """In the guard: sleep until told to end, or until the group has to."""
+    os.setsid()  # what a terminal or a shell sends to our group is not meant for it
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+    _keep_only(feed)
+    kill_at = FOREVER
+    while (left := kill_at - monotonic()) > 0:
+        if select.select([feed], [], [], None if left == FOREVER else min(left, _LOOK))[0]:
+            said = os.read(feed, 4096)
+            if said.endswith(_END):
+                os._exit(0)
+            if not said:
+                break
+            kill_at = float(said.split()[-1])
+    _kill(group)
+    os._exit(0)
+
+
+def _keep_only(kept: int) -> None:
+    """Close every other file: whoever waits for the end of a pipe, or the release of a lock, must not wait for the guard."""
+    try:
+        numbers = [int(number) for number in os.listdir("/dev/fd")]
+    except OSError:
+        numbers = list(range(256))
+    for number in numbers:
+        if number != kept:
+            with suppress(OSError):  # among them the one that listed them
+                os.close(number)
+
+
+def _kill(group: int) -> None:
+    """Kill the group, again and again until it is gone: processes that were just being made may have missed it."""
+    look, until = FIRST_LOOK, time.monotonic() + _KILLS
+    while True:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        except PermissionError:  # what is left runs as somebody else, or, on macOS, is a zombie
+            pass
+        living = has_living(group)
+        if not (time.monotonic() < until if living is None else living):
+            return
+        time.sleep(look)
+        look = min(look * 1.5, LONGEST_LOOK)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""The guard: what becomes of the command, and of all that it started, when `rota run` is killed, stopped, or can't be woken."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from rota.cli import _codes
+
+ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
+#: Three processes that TERM does not end, which write down what they do; the third is a grandchild without a parent.
+FAMILY = """
+trap "" TERM
+work() { while :; do echo $1 $(date +%s%N) >> steps; sleep 0.02; done; }
+(echo $(exec sh -c 'echo $PPID') >> pids; work child) &
+( (echo $(exec sh -c 'echo $PPID') >> pids; work orphan) & )
+echo $$ >> pids
+work command
+"""
+
+
+def start_family(cli, *options):
+    process = cli.start_shell("job", *options, script=FAMILY)
+    cli.until(lambda: {"child", "orphan", "command"} <= {line.split()[0] for line in cli.said("steps")})
+    return process, [int(line) for line in cli.said("pids")]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def guard_of(cli, process) -> int:
+    """The child that has a session of its own."""
+
+    def found():
+        return [child for child in children(process.pid) if os.getsid(child) == child]
+
+    (guard,) = cli.until(found)
+    return guard
+
+
+def last_step(cli) -> int:
+    return max(int(line.split()[1]) for line in cli.said("steps") if line.count(" ") == 1) // 1000
+
+
+def test_a_killed_wrapper_takes_all_that_its_command_started_with_it(cli):
+    process, pids = start_family(cli, *ONCE_A_YEAR, "--ttl", "60s")
+    guard = guard_of(cli, process)
+    killed_at = time.time_ns() // 1000
+    process.kill()
+    cli.until(lambda: not any(map(cli.is_alive, [*pids, guard])))
+    assert last_step(cli) - killed_at < 5_000_000  # long before the lease is over
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_wrapper_stopped_for_longer_than_its_ttl_has_no_command_left_when_the_next_one_starts(cli, times):
+    """L6, L9: the guard kills the group before the holder's deadline, a tenth of the ttl before the store gives the slot away."""
+    process, pids = start_family(cli, *ONCE_A_YEAR, "--ttl", "1500ms")
+    for _ in range(times - 1):  # a stop that is short enough harms nothing
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(process.pid, signal.SIGCONT)
+        expires_at = cli.record("job").expires_at
+        cli.until(lambda: cli.record("job").expires_at > expires_at)
+    os.kill(process.pid, signal.SIGSTOP)
+    expires_at = cli.record("job").expires_at
+    after = cli.shell("job", *ONCE_A_YEAR, script="cat pids; date +%s%N > second; echo $ROTA_ATTEMPT")
+    assert after.returncode == 0
+    assert after.stdout.splitlines()[-1] == "2"
+    assert not any(map(cli.is_alive, pids))
+    assert last_step(cli) < expires_at <= int(cli.said("second")[0]) // 1000
+    stopped_for = 2 * 1.5 - (time.time_ns() // 1000 - expires_at + 1_500_000) / 1e6
+    time.sleep(max(0.0, stopped_for))
+    os.kill(process.pid, signal.SIGCONT)
+    ended = cli.end(process)
+    assert ended.returncode == _codes.LOST
+    assert "the lease could not be kept" in ended.stderr
+    assert cli.record("job").outcome == "handled"  # by the second, and not by the one that woke up
+
+
+def test_a_wrapper_stopped_while_it_waits_in_line_goes_on_waiting(cli):
+    """It holds nothing yet, so there is nothing to guard."""
+    holder = cli.start_shell("job", "--ttl", "60s", script="touch started; until test -e go; do sleep 0.02; done")
+    cli.until(cli.file("started").exists)
+    waiter = cli.start_shell("job", "--ttl", "300ms", "--wait", "inf", script="echo ran >> log")
+    assert "waiting in line" in waiter.stderr.readline()
+    waiting = children(waiter.pid)
+    os.kill(waiter.pid, signal.SIGSTOP)
+    cli.file("go").touch()
+    assert cli.end(holder).returncode == 0
+    assert all(map(cli.is_alive, waiting))
+    os.kill(waiter.pid, signal.SIGCONT)
+    assert cli.end(waiter).returncode == 0
+    assert cli.said("log") == ["ran"]
+
+
+def test_without_a_lease_that_ends_a_stopped_wrapper_keeps_its_command(cli):
+    """W4: the slot was taken for good, and nobody waits for a lease of it."""
+    process = cli.start_shell("job", *ONCE_A_YEAR, "--at-most-once", "--overlap", "--ttl", "300ms", script="echo $$ > pid; exec sleep 60")
+    pid = int(cli.until(lambda: cli.said("pid"))[0])
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(0.6)
+    assert cli.is_alive(pid)
+    process.kill()
+    cli.until(lambda: not cli.is_alive(pid))
+
+
+def test_the_guard_is_gone_when_the_run_is_over_and_leaves_alone_what_the_command_left(cli):
+    process = cli.start_shell("job", "--ttl", "300ms", script="sleep 60 & echo $! > pid; until test -e go; do sleep 0.02; done")
+    left = int(cli.until(lambda: cli.said("pid"))[0])
+    guard = guard_of(cli, process)
+    cli.file("go").touch()
+    assert process.wait(10) == 0
+    try:
+        assert not Path(f"/proc/{guard}").exists()
+        assert cli.is_alive(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_the_guard_keeps_nothing_of_the_callers_open(cli):
+    """Else a pipe would not end, a lock not be released and a terminal not hang up before it does."""
+    reading, writing = os.pipe()
+    kept = os.open(cli.file("kept"), os.O_CREAT | os.O_RDWR)
+    process = cli.start_shell("job", script="touch started; sleep 60", pass_fds=[writing, kept])
+    os.close(writing)
+    cli.until(cli.file("started").exists)
+    guard = guard_of(cli, process)
+    links = {os.readlink(f"/proc/{guard}/fd/{number}") for number in os.listdir(f"/proc/{guard}/fd")}
+    assert len(links) == 1
+    assert next(iter(links)).startswith("pipe:")
+    assert os.stat(f"/proc/{guard}/fd").st_mode
+    process.kill()
+    assert select.select([reading], [], [], 20)[0]
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    os.close(kept)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_to_the_guard_change_nothing(cli, number):
+    process = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
+    cli.until(cli.file("started").exists)
+    guard = guard_of(cli, process)
+    os.kill(guard, number)
+    cli.file("go").touch()
+    assert cli.end(process).returncode == 3
+
+
+def test_a_run_goes_on_without_a_guard_that_was_killed(cli):
+    process = cli.start_shell("job", "--ttl", "300ms", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
+    cli.until(cli.file("started").exists)
+    guard = guard_of(cli, process)
+    os.kill(guard, signal.SIGKILL)
+    granted = cli.record("job").expires_at
+    cli.until(lambda: cli.record("job").expires_at > granted)
+    cli.file("go").touch()
+    assert cli.end(process).returncode == 3
+
+
+def test_the_guard_sleeps(cli):
+    process = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.1; done")
+    cli.until(cli.file("started").exists)
+    guard = guard_of(cli, process)
+
+    def used():
+        fields = Path(f"/proc/{guard}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = used()
+    time.sleep(1.0)
+    assert used() - before <= 1  # ticks of 10 ms
+    cli.file("go").touch()
+    assert cli.end(process).returncode == 0
+
+
+def test_a_reader_of_standard_error_that_is_stuck_costs_nobody_the_lease(cli):
+    """What is said must not keep the command from being ended in time."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        while True:
+            os.write(writing, b"x" * 65536)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    process = cli.start_shell("job", "--ttl", "1500ms", script="echo $$ > pid; exec sleep 60 2>&-", stderr=writing)
+    pid = int(cli.until(lambda: cli.said("pid"))[0])
+    with cli.locked():
+        assert process.wait(20) == _codes.LOST
+        assert cli.record("job").expires_at > time.time_ns() // 1000 - 2_000_000
+    assert not cli.is_alive(pid)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_host_without_room_for_its_files_is_told_from_a_wrong_command_line(cli):
+    """No slot is touched: the next start may have better luck."""
+    codes = set()
+    for number in (6, 8, 9, 10, 14):
+        command = f'ulimit -n {number}; exec "$0" -m rota run job -- touch ran'
+        ended = subprocess.run(
+            ["sh", "-c", command, os.sys.executable], env=cli.environment, cwd=cli.folder, capture_output=True, text=True, check=False
+        )
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.count("\n") == 1
+        codes.add(ended.returncode)
+    assert codes == {_codes.HOST}
+    assert not cli.file("ran").exists()
