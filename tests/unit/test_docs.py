@@ -133,8 +133,7 @@ def _commands() -> Iterator[tuple[str, list[str], str]]:
         match = re.search(r"^ *command: (\[.*\])$", block.text, re.MULTILINE)
         schedule = re.search(r'^ *schedule: "(.*)"$', block.text, re.MULTILINE)
         assert match is not None
-        assert schedule is not None
-        yield str(block), json.loads(match[1]), schedule[1]
+        yield str(block), json.loads(match[1]), "@reboot" if schedule is None else schedule[1]
 
 
 COMMANDS = list(_commands())
