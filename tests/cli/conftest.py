@@ -46,8 +46,10 @@ class Cli:
         folder: Where it runs.
         url: The store's URL, which ``ROTA_URL`` names unless a test says otherwise.
         environment: What it finds in its environment.
+        before: A command that starts it, as the words before its own.
     """
 
+    before: tuple[str, ...] = ()
     until = staticmethod(until)
     is_alive = staticmethod(is_alive)
 
@@ -63,9 +65,20 @@ class Cli:
         """Start it; standard output and error are pipes."""
         environment = {name: value for name, value in {**self.environment, **(env or {})}.items() if value is not None}
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        process = subprocess.Popen([sys.executable, "-m", "rota", *arguments], env=environment, cwd=self.folder, **options)
+        process = subprocess.Popen([*self.command, *arguments], env=environment, cwd=self.folder, **options)
         self._started.append(process)
         return process
+
+    @property
+    def command(self) -> list[str]:
+        """The words that start it, without its own arguments."""
+        return [*self.before, sys.executable, "-m", "rota"]
+
+    def pid(self, process: subprocess.Popen[str]) -> int:
+        """The id of `rota` itself, which something else may have started."""
+        if not self.before:
+            return process.pid
+        return int(until(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()).split()[0])
 
     def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         """Wait for its end; it may never have shown a traceback."""

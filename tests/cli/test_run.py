@@ -25,11 +25,6 @@ def test_the_commands_own_exit_code_is_returned(cli, code):
     assert cli.shell("job", script=f"exit {code}").returncode == code
 
 
-@pytest.mark.parametrize(("name", "number"), [("TERM", 15), ("KILL", 9), ("INT", 2)])
-def test_a_command_that_a_signal_ended_gives_128_and_its_number(cli, name, number):
-    assert cli.shell("job", script=f"kill -{name} $$").returncode == 128 + number
-
-
 def test_what_is_not_found_is_127_and_what_cannot_be_executed_126_and_the_slot_stays_open(cli):
     """W3b: the body never began, so the slot is as if it had not been granted."""
     script = cli.file("script")
