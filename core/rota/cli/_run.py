@@ -76,7 +76,7 @@ def run(given: list[str]) -> int:
         child.close()
         if guard is not None:
             guard.close()
-    tell("exit", name=options.name, code=code, by=by, word=_codes.word(code) if by == "rota" else None)
+    tell("exit", name=options.name, code=code, by=by, word=(_codes.word(code) or None) if by == "rota" else None)
     return code
 
 

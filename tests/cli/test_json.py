@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""`--json`: one event a line, from which a program can tell what happened and whose the exit code is."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+from rota.cli import _codes
+
+ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
+
+
+def events(ended) -> list[dict]:
+    found = [json.loads(line) for line in ended.stderr.splitlines()]
+    for event in found:
+        assert datetime.fromisoformat(event.pop("at")).tzinfo is not None
+    return found
+
+
+def test_a_run_is_told_from_the_grant_to_the_exit(cli):
+    ended = cli.shell("job", *ONCE_A_YEAR, "--json", script="echo out; exit 116")
+    assert (ended.returncode, ended.stdout) == (116, "out\n")
+    granted, settled, over = events(ended)
+    record = cli.record("job")
+    assert granted["event"] == "granted"
+    assert (granted["name"], granted["token"], granted["attempt"]) == ("job", record.token, 1)
+    assert datetime.fromisoformat(granted["slot_start"]).timestamp() == record.slot_start / 1e6
+    assert datetime.fromisoformat(granted["slot_end"]).timestamp() == record.slot_end / 1e6
+    assert settled == {"event": "settled", "name": "job", "outcome": "failed"}
+    assert over == {"event": "exit", "name": "job", "code": 116, "by": "command"}
+
+
+def test_a_code_of_rota_is_told_from_the_same_number_of_a_command(cli):
+    holder = cli.start_shell("job", "--json", script="touch started; until test -e go; do sleep 0.02; done")
+    cli.until(cli.file("started").exists)
+    busy = events(cli.shell("job", "--json", "--quiet", script=":"))
+    assert [event["event"] for event in busy] == ["skipped", "exit"]
+    assert busy[0]["verdict"] == "busy"
+    assert "has held it since" in busy[0]["message"]
+    assert busy[1] == {"event": "exit", "name": "job", "code": _codes.BUSY, "by": "rota", "word": "busy"}
+    cli.file("go").touch()
+    assert cli.end(holder).returncode == 0
+    own = events(cli.shell("job", "--json", script=f"exit {_codes.BUSY}"))
+    assert own[-1] == {"event": "exit", "name": "job", "code": _codes.BUSY, "by": "command"}
+
+
+def test_waiting_skipping_and_losing_are_events(cli):
+    holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", "--ttl", "1s", script="touch started; until test -e go; do sleep 0.02; done")
+    cli.until(cli.file("started").exists)
+    standby = cli.start_shell("job", *ONCE_A_YEAR, script=":", env={"ROTA_JSON": "true"})
+    first = json.loads(standby.stderr.readline())
+    assert (first["event"], first["verdict"]) == ("waiting", "busy")
+    cli.file("go").touch()
+    assert events(cli.end(holder))[-1]["by"] == "command"
+    skipped, over = events(cli.end(standby))
+    assert (skipped["event"], skipped["verdict"], skipped["how"]) == ("skipped", "handled", "done")
+    assert over == {"event": "exit", "name": "job", "code": 0, "by": "rota"}
+    lost = cli.start_shell("lease", "--json", "--ttl", "600ms", script="touch again; sleep 60")
+    cli.until(cli.file("again").exists)
+    with cli.locked():
+        found = events(cli.end(lost))
+    assert [event["event"] for event in found] == ["granted", "lost", "exit"]
+    assert (found[-1]["code"], found[-1]["word"]) == (_codes.LOST, "lost")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "word"),
+    [
+        (("job", "--evry", "1h"), 2, "usage"),
+        (("job", "--ttl", "soon"), 2, "usage"),
+        (("job", "--url", "nosuch://user:secret@host"), 2, "usage"),
+        (("job", "--every", "1s", "--planned", "1767225600"), _codes.LATE, "late"),
+        (("job", "--planned", "4102444800"), _codes.EARLY, "early"),
+    ],
+)
+def test_each_line_is_json_whatever_goes_wrong(cli, options, code, word):
+    ended = cli.shell(*options, "--json", script=":")
+    found = events(ended)
+    assert ended.returncode == code
+    assert {key: found[-1][key] for key in ("event", "code", "by", "word")} == {"event": "exit", "code": code, "by": "rota", "word": word}
+    assert all(event["message"] for event in found[:-1])
+    assert "secret" not in ended.stderr
+
+
+def test_a_command_that_cannot_be_run_and_a_signal_before_it_are_rotas(cli):
+    found = events(cli("run", "job", "--json", "--", "no-such-command"))
+    assert (found[-1]["code"], found[-1]["by"], found[-1]["word"]) == (127, "rota", "not found")
+    waiter = cli.start_shell("job", "--json", "--standby", "60s", script=":")
+    assert json.loads(waiter.stderr.readline())["event"] == "waiting"
+    waiter.terminate()
+    (over,) = events(cli.end(waiter))
+    assert (over["code"], over["by"]) == (143, "rota")
+
+
+def test_a_success_that_is_not_recorded_is_rotas_word(cli):
+    process = cli.start_shell(
+        "job", *ONCE_A_YEAR, "--json", "--ttl", "1s", "--timeout", "200ms", script="touch started; until test -e go; do sleep 0.02; done"
+    )
+    cli.until(cli.file("started").exists)
+    with cli.locked():
+        cli.file("go").touch()
+        found = events(cli.end(process))
+    assert (found[-1]["code"], found[-1]["by"], found[-1]["word"]) == (_codes.UNRECORDED, "rota", "unrecorded")
