@@ -6,17 +6,20 @@ The walk shares nothing with rota: it parses simple fields itself, visits every 
 
 from __future__ import annotations
 
+import re
 import signal
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
 from rota import _zone
+from rota.errors import ConfigurationError
 from rota.schedule import Cron
 
 MINUTE = 60_000_000
@@ -65,11 +68,11 @@ def walls_of(zone: ZoneInfo, first: int, last: int) -> list[int]:
 
 
 def field_of(text: str, low: int, high: int) -> set[int]:
-    """A number, a range, a list, or a star with or without a step."""
+    """A number, a range, a list, or a star, with or without a step; a step after a number goes on to the end."""
     values: set[int] = set()
     for item in text.split(","):
-        base, _, step = item.partition("/")
-        first, _, last = (f"{low}-{high}" if base == "*" else base).partition("-")
+        base, slash, step = item.partition("/")
+        first, _, last = (f"{low}-{high}" if base == "*" else f"{base}-{high}" if slash and "-" not in base else base).partition("-")
         values.update(range(int(first), int(last or first) + 1, int(step or 1)))
     return values
 
@@ -78,13 +81,22 @@ def matcher(expression: str) -> Callable[[int], bool]:
     """Whether a wall minute fits, by its date and time; days are asked once."""
     minute, hour, day, month, weekday = expression.split()
     minutes, hours, months = field_of(minute, 0, 59), field_of(hour, 0, 23), field_of(month, 1, 12)
-    days, weekdays = field_of(day, 1, 31), field_of(weekday, 0, 6)
+    days = set() if day == "L" else field_of(day, 1, 31)
+    numbered, _, occurrence = weekday.partition("#")
+    last_of = int(weekday[0]) if weekday.endswith("L") else None
+    weekdays = set() if last_of is not None else {number % 7 for number in field_of(numbered, 0, 6)}
     times = {h * 60 + m for h in hours for m in minutes}
     known: dict[int, bool] = {}
 
     def fits(number: int) -> bool:
         date = EPOCH + timedelta(days=number)
         by_day, by_weekday = date.day in days, date.isoweekday() % 7 in weekdays
+        if day == "L":
+            by_day = (date + timedelta(days=1)).day == 1
+        if occurrence:
+            by_weekday = by_weekday and (date.day + 6) // 7 == int(occurrence)
+        if last_of is not None:
+            by_weekday = date.isoweekday() % 7 == last_of and (date + timedelta(days=7)).month != date.month
         either = day != "*" and weekday != "*"
         return date.month in months and (by_day or by_weekday if either else by_day and by_weekday)
 
@@ -273,3 +285,70 @@ def test_cronsim_has_the_same_starts_around_changes_of_whole_hours(zone: str) ->
                 theirs = [next(simulated).astimezone(UTC) for _ in range(20)]
             ours = [slot.start_at for slot in Cron(expression, tz=zone).next(start, 20)]
             assert ours == theirs, (expression, start)
+
+
+# -- lines as people write them
+
+LINES = [
+    line for line in Path(__file__).with_name("crontab_lines.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("# ")
+]
+#: Those that are refused, each by the rule of W11 that it breaks; a word of the reason.
+REFUSED = {
+    "@reboot": "depends on the host",
+    "@every 1m": "counts from the start of each process",
+    "@every 10s": "counts from the start of each process",
+    "@every 1h": "counts from the start of each process",
+    "H H 1-7 * 0": "a hash (H)",
+    "H/15 * * * *": "a hash (H)",
+    "0 0 1 */3 * ?": "has 6 fields",
+    "0 0 9 L * *": "has 6 fields",
+    "0 0 22 * * MON-FRI": "has 6 fields",
+    "0 15 9 * * MON-FRI": "has 6 fields",
+    "CRON_TZ=America/New_York 0 9 18 * * 1": "the zone prefix",
+    "99 * * * *": "99 is not within 0 to 59",
+    "0 0 L-1 * *": "L with something else",
+    "1-3,7 0 */3 2,6 0": "has two meanings",
+    "0 0 30 2 *": "never fires",
+    "0 0 31 2 *": "never fires",
+}
+NAMES = {name: str(number) for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
+MACROS = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@monthly": "0 0 1 * *"}
+
+
+def in_numbers(expression: str) -> str:
+    """The expression as the walk reads it."""
+    plain = MACROS.get(expression, expression).lower().replace("?", "*")
+    for name, number in NAMES.items():
+        plain = plain.replace(name, number)
+    return plain.replace("l", "L")
+
+
+def test_there_are_two_hundred_lines_of_crontabs_each_once() -> None:
+    assert len(LINES) == len(set(LINES)) >= 200
+    assert set(REFUSED) <= set(LINES)
+
+
+@pytest.mark.parametrize("expression", REFUSED)
+def test_a_line_that_means_different_things_is_refused_with_the_reason(expression: str) -> None:
+    """W11."""
+    with pytest.raises(ConfigurationError, match=re.escape(REFUSED[expression])):
+        Cron(expression)
+
+
+def test_all_other_lines_have_the_starts_of_the_walk() -> None:
+    """W1, W10: twelve days around a change of clocks; a year where the day of the month or the month is fixed."""
+    zone = ZoneInfo("Europe/Berlin")
+    days = minute_of("2026-03-24T00:00Z"), minute_of("2026-04-05T00:00Z")
+    year = minute_of("2025-12-31T00:00Z"), minute_of("2027-01-02T00:00Z")
+    walls = {span: walls_of(zone, *span) for span in (days, year)}
+    for expression in LINES:
+        if expression in REFUSED:
+            continue
+        plain = in_numbers(expression)
+        span = days if plain.split()[2:4] == ["*", "*"] and not plain.endswith("L") and "#" not in plain else year
+        starts = [minute * MINUTE for minute in walk(plain, walls[span], span[0])]
+        assert starts, expression
+        schedule = Cron(expression, tz="Europe/Berlin")
+        assert [slot.start for slot in schedule.next(span[0] * MINUTE - 1, len(starts))] == starts, expression
+        for low, high in pairwise(starts[:50]):
+            assert schedule.slot(high - 1) == (low, high), expression
