@@ -150,3 +150,8 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     made = Cli(tmp_path)
     yield made
     made.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put last what has to wait: its supervisors are at work from the first of these tests on, beside all the others."""
+    items.sort(key=lambda item: item.get_closest_marker("beside") is not None)

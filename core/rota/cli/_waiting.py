@@ -31,6 +31,8 @@ FOREVER = float("inf")
 _FIRST_PAUSE = 0.05
 #: Waits are counted on a clock that may stand still in suspend: look this often (seconds).
 _LOOK = 1.0
+#: A store's clock may be set while somebody waits for an instant of it: ask so often (seconds).
+_ASK_AGAIN = 5.0
 #: A wait for an instant of the store ends so much after it, so that it has come for certain (seconds).
 _AFTER = 0.001
 
@@ -73,7 +75,7 @@ class Waiting:
                 may_move_on = self._is_near_the_next(verdict)
             if word == EARLY and verdict.starts_in is not None and monotonic() + verdict.starts_in <= early_until:
                 self._say(verdict, "waiting for its start")
-                self._sleep(verdict.starts_in + _AFTER)
+                self._sleep(min(verdict.starts_in + _AFTER, _ASK_AGAIN))
             elif word == HANDLED and may_move_on and verdict.next_start is not None:
                 may_move_on = False
                 self._say(verdict, "waiting for the next one")

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""Wrappers killed at random, with the retries of a Job controller: each slot ends handled, and never are two children at work."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+from datetime import UTC, datetime, timedelta
+
+SLOTS, SITES = 8, ("a", "b")
+#: A child and a grandchild that both hold a lock while they work: whoever comes while one of them is still there says so.
+WORK = """
+exec 9> lock
+flock -n 9 || echo overlap >> overlaps
+echo $ROTA_SLOT_START >> began
+(sleep 0.15; :) &
+sleep 0.15
+wait
+echo $ROTA_SLOT_START >> done
+"""
+
+
+def test_each_slot_ends_handled_and_never_two_children_are_at_work(cli):
+    """W0, W3, L1."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    kills: list[str] = []
+    failures: list[str] = []
+    first = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=30)
+
+    def control(site: str, planned: str, chance: random.Random) -> None:
+        """A Job controller: start the pod again until one ends with 0; some die before they are done."""
+        for attempt in range(40):
+            process = cli.start_shell(
+                "job", "--every", "1s", "--planned", "auto", "--ttl", "800ms", "--site", site, script=WORK, env={"ROTA_PLANNED": planned}
+            )
+            if attempt < 3 and chance.random() < 0.9:
+                try:
+                    process.wait(chance.uniform(0.05, 0.35))
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    kills.append(site)
+            ended = cli.end(process)
+            if ended.returncode == 0:
+                return
+            if ended.returncode != -signal.SIGKILL:
+                failures.append(ended.stderr)
+        failures.append(f"{site} never ended {planned}")
+
+    for number in range(SLOTS):
+        planned = (first + timedelta(seconds=number)).isoformat()
+        controllers = [threading.Thread(target=control, args=(site, planned, random.Random(f"{seed} {number} {site}"))) for site in SITES]
+        for controller in controllers:
+            controller.start()
+        for controller in controllers:
+            controller.join()
+        record = cli.record("job")
+        assert record.mark == round((first + timedelta(seconds=number)).timestamp()) * 1_000_000
+        assert record.outcome == "handled"
+    assert failures == []
+    assert cli.said("overlaps") == []
+    assert len(set(cli.said("done"))) == SLOTS
+    print(f"{len(kills)} were killed")
+    assert kills
