@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import inspect
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import rota
@@ -155,3 +156,50 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put last what has to wait: its supervisors are at work from the first of these tests on, beside all the others."""
     items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
+
+
+# -- two sites, whose supervisors are at work beside the other tests (test_sites.py)
+
+
+class Sites:
+    """Supervisors on wrong clocks, by libfaketime.
+
+    Attributes:
+        skews: By how many seconds the clock of each site is ahead of the store's, for each name that they run.
+        planned: The planned instants, in epoch seconds.
+        folder: Where they work.
+        supervisors: Their processes.
+    """
+
+    slots, period = 30, 4
+    skews: ClassVar = {"skewed": {"ahead": 1.5, "behind": -1.5}, "late": {"ahead": 1.5, "behind": -10.0}}
+
+    def __init__(self, folder: Path, library: str) -> None:
+        self.folder = folder
+        self.library = library
+        first = (int(time.time()) // self.period + 2) * self.period
+        self.planned = [first + number * self.period for number in range(self.slots)]
+        self.supervisors = [self._start(name, site, skew) for name, skews in self.skews.items() for site, skew in skews.items()]
+
+    def _start(self, name: str, site: str, skew: float) -> subprocess.Popen[bytes]:
+        words = (site, name, self.slots, self.period, self.planned[0], f"sqlite://{self.folder}/store.db", self.folder)
+        environment = {**os.environ, "LD_PRELOAD": self.library, "FAKETIME": f"{skew:+.1f}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return subprocess.Popen([sys.executable, str(Path(__file__).with_name("_supervisor.py")), *map(str, words)], env=environment)
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        for supervisor in self.supervisors:
+            supervisor.kill()
+            supervisor.wait()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites | None]:
+    """Started with the first test of this folder, where one that looks at the outcome is among those to run; None without libfaketime."""
+    library = max(glob.glob("/usr/lib/*/faketime/libfaketime.so.1"), default=None)
+    if library is None or not any(item.get_closest_marker("beside") for item in request.session.items):
+        yield None
+        return
+    made = Sites(tmp_path_factory.mktemp("sites"), library)
+    yield made
+    made.close()

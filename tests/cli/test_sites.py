@@ -3,101 +3,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from rota.backend import HANDLED
 from rota.cli import _codes
 from rota.sqlite import SqliteDriver
 
-SLOTS, PERIOD = 30, 4
-#: By how many seconds the clock of each site is ahead of the store's.
-SKEWS = {"skewed": {"ahead": 1.5, "behind": -1.5}, "late": {"ahead": 1.5, "behind": -10.0}}
-
-
-class Sites(NamedTuple):
-    """The supervisors at work.
-
-    Attributes:
-        folder: Where they work.
-        first: The first planned instant, epoch seconds.
-        supervisors: Their processes.
-    """
-
-    folder: Path
-    first: int
-    supervisors: list[subprocess.Popen[bytes]]
-
-
-def library() -> str | None:
-    return max(glob.glob("/usr/lib/*/faketime/libfaketime.so.1"), default=None)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites | None]:
-    """Started with the first test of this folder, where one that looks at the outcome is among those to run."""
-    if library() is None or not any(item.get_closest_marker("beside") for item in request.session.items):
-        yield None
-        return
-    folder = tmp_path_factory.mktemp("sites")
-    first = (int(time.time()) // PERIOD + 2) * PERIOD
-    supervisors = [
-        subprocess.Popen(
-            [
-                *(sys.executable, str(Path(__file__).with_name("_supervisor.py"))),
-                *(site, name, str(SLOTS), str(PERIOD), str(first), f"sqlite://{folder}/store.db", str(folder)),
-            ],
-            env={**os.environ, "LD_PRELOAD": str(library()), "FAKETIME": f"{skew:+.1f}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"},
-        )
-        for name, skews in SKEWS.items()
-        for site, skew in skews.items()
-    ]
-    yield Sites(folder, first, supervisors)
-    for supervisor in supervisors:
-        with contextlib.suppress(ProcessLookupError):
-            supervisor.kill()
-        supervisor.wait()
-
 
 @pytest.mark.beside
-@pytest.mark.parametrize("name", SKEWS)
-def test_two_sites_on_skewed_clocks_run_each_slot_once_and_lose_none(sites: Sites | None, name: str) -> None:
+@pytest.mark.parametrize("name", ["skewed", "late"])
+def test_two_sites_on_skewed_clocks_run_each_slot_once_and_lose_none(sites, name: str) -> None:
     """W2, W5, W6: ±1.5 s against the store, and the second site 10 s behind, which names slots that have ended."""
     if sites is None:
         pytest.skip("needs libfaketime: python3 tests installs it")
     for supervisor in sites.supervisors:
-        assert supervisor.wait(SLOTS * PERIOD + 120) == 0
+        assert supervisor.wait(sites.slots * sites.period + 120) == 0
     found = [line.split() for line in (sites.folder / name).read_text().splitlines()]
-    expected = [datetime.fromtimestamp(sites.first + number * PERIOD, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for number in range(SLOTS)]
+    expected = [datetime.fromtimestamp(planned, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for planned in sites.planned]
     assert sorted(slot for slot, _ in found) == expected
-    for site in SKEWS[name]:
+    for site in sites.skews[name]:
         outcome = json.loads((sites.folder / f"{name}-{site}.json").read_text())
-        assert outcome["codes"] == [0] * SLOTS, outcome["said"]
+        assert outcome["codes"] == [0] * sites.slots, outcome["said"]
     driver = SqliteDriver(str(sites.folder / "store.db"))
     try:
         record, _ = driver.read(name, 5.0)
     finally:
         driver.close()
     assert record is not None
-    assert record.mark == (sites.first + (SLOTS - 1) * PERIOD) * 1_000_000
+    assert record.mark == sites.planned[-1] * 1_000_000
     assert record.outcome == HANDLED
 
 
-def test_the_supervisors_clocks_are_wrong(sites: Sites | None) -> None:
+def test_the_supervisors_clocks_are_wrong(sites) -> None:
     """Else the test above would show nothing."""
     if sites is None:
         pytest.skip("needs libfaketime: python3 tests installs it")
-    environment = {**os.environ, "LD_PRELOAD": str(library()), "FAKETIME": "-10.0s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    environment = {**os.environ, "LD_PRELOAD": sites.library, "FAKETIME": "-10.0s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     before = time.time()
     shown = subprocess.run([sys.executable, "-c", "import time; print(time.time())"], env=environment, capture_output=True, check=True)
     assert before - 10 <= float(shown.stdout) <= time.time() - 10
@@ -156,22 +104,18 @@ def test_clocks_that_are_90_seconds_off_mean_the_slots_of_minutes_by_the_stores_
     def iso(minute: int) -> str:
         return datetime.fromtimestamp(minute * 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    expected = []
-    for minute in range(first, first + 2):
-        clocked(minute * 60 - 90)  # the cluster that is ahead thinks that it is time
-        assert cli.end(job("ahead", minute, "--wait-early", "60s")).returncode == _codes.EARLY
-        ahead = job("ahead", minute)
-        assert "waiting for its start" in ahead.stderr.readline()
-        clocked(minute * 60 - 1)
-        assert cli.end(ahead).returncode == 0
-        clocked(minute * 60 + 90)  # and now the one that is behind: the slot ended half a minute ago
-        behind = cli.end(job("behind", minute))
-        assert behind.returncode == 0
-        assert f"the slot of {iso(minute)} was handled by ahead" in behind.stderr
-        expected.append(f"{iso(minute)} ahead")
+    minute, missed = first, first + 1
+    clocked(minute * 60 - 90)  # the cluster that is ahead thinks that it is time
+    assert cli.end(job("ahead", minute, "--wait-early", "60s")).returncode == _codes.EARLY
+    ahead = job("ahead", minute)
+    assert "waiting for its start" in ahead.stderr.readline()
+    clocked(minute * 60 - 1)
+    assert cli.end(ahead).returncode == 0
+    clocked(minute * 60 + 90)  # and now the one that is behind: the slot ended half a minute ago
+    behind = cli.end(job("behind", minute))
+    assert behind.returncode == 0
+    assert f"the slot of {iso(minute)} was handled by ahead" in behind.stderr
     # the cluster that is ahead is down: the other one is late, and runs what it was meant for
-    missed = first + 2
     clocked(missed * 60 + 90)
     assert cli.end(job("behind", missed)).returncode == 0
-    expected.append(f"{iso(missed)} behind")
-    assert cli.said("log") == expected
+    assert cli.said("log") == [f"{iso(minute)} ahead", f"{iso(missed)} behind"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from datetime import UTC, datetime, timedelta
@@ -100,11 +101,14 @@ def test_told_not_to_wait_it_is_busy_at_once_and_says_with_whom(cli):
 
 
 def test_it_stands_by_until_the_slot_ends_and_not_for_the_next_one(cli):
-    end = next_slot(3, least=2)
-    holder = hold(cli, "--every", "3s", "--ttl", "60s")
-    ended = cli.shell("job", "--every", "3s", "--early", "0s", script=RUN)
+    end = next_slot(6, least=5)
+    holder = hold(cli, "--every", "6s", "--ttl", "60s")
+    standby = cli.start_shell("job", "--every", "6s", "--early", "0s", script=RUN)
+    assert "standing by" in standby.stderr.readline()
+    ended = cli.end(standby)
     assert ended.returncode == _codes.BUSY
-    assert end - 0.05 < time.time() < end + 2
+    assert "an older slot" not in ended.stderr
+    assert time.time() > end - 0.05
     cli.file("go").touch()
     assert cli.end(holder).returncode == 0
     assert cli.said("log") == []
@@ -112,9 +116,8 @@ def test_it_stands_by_until_the_slot_ends_and_not_for_the_next_one(cli):
 
 def test_a_slot_that_waits_for_an_older_one_is_waited_for_only_when_told_to(cli):
     """W4."""
-    end = next_slot(2, least=1)
     holder = hold(cli, "--every", "2s")
-    cli.until(lambda: time.time() > end)
+    cli.until(lambda: time.time() > cli.record("job").slot_end / 1e6)
     busy = cli.shell("job", "--every", "2s", "--early", "0s", script=RUN)
     assert busy.returncode == _codes.BUSY
     assert "an older slot" in busy.stderr
@@ -167,6 +170,37 @@ def test_a_signal_while_standing_by_never_starts_the_command_and_holds_nothing(c
     assert cli.record("job").owner == ""
 
 
+BACKEND = """
+import os, signal
+from rota.sqlite import SqliteBackend, SqliteDriver
+
+class Driver(SqliteDriver):
+    def claim(self, claim, timeout):
+        answer = super().claim(claim, timeout)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answer
+
+class Backend(SqliteBackend):
+    def driver(self, url):
+        return Driver(super().driver(url).path)
+"""
+
+
+def test_a_signal_at_the_moment_of_the_win_gives_the_slot_back(cli):
+    """L8, W3b: the command never began, so even a slot that is run at most once is open again."""
+    info = cli.file("installed") / "rota_hasty-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info.parent / "rota_hasty.py").write_text(BACKEND)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rota-hasty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rota.backends]\nhasty = rota_hasty:Backend\n")
+    path = os.pathsep.join(filter(None, [str(info.parent), os.environ.get("PYTHONPATH", "")]))
+    ended = cli.shell("job", *ONCE_A_YEAR, "--at-most-once", script=RUN, env={"PYTHONPATH": path, "ROTA_URL": f"hasty://{cli.path}"})
+    assert ended.returncode == 143
+    assert (cli.record("job").owner, cli.record("job").mark) == ("", None)
+    assert cli.shell("job", *ONCE_A_YEAR, "--at-most-once", script=RUN).returncode == 0
+    assert cli.said("log") == ["ran"]
+
+
 def test_standing_by_costs_next_to_nothing(cli):
     holder = hold(cli, *ONCE_A_YEAR)
     standby = cli.start_shell("job", *ONCE_A_YEAR, script=RUN)
@@ -189,7 +223,7 @@ def test_standing_by_costs_next_to_nothing(cli):
 
 def test_an_early_arrival_waits_for_its_slot_by_the_stores_clock(cli):
     """W5."""
-    planned = time.time() + 8
+    planned = time.time() + 11
     waiter = cli.start_shell("job", "--planned", f"{planned:.3f}", script="date +%s%N > ran")
     assert "waiting for its start: job: the slot of" in waiter.stderr.readline()
     assert cli.end(waiter).returncode == 0
@@ -214,27 +248,19 @@ def test_a_signal_while_waiting_for_the_slot_never_starts_the_command(cli):
 
 @pytest.mark.parametrize("schedule", ["--every", "--once-per"])
 def test_a_start_shortly_before_the_next_slot_is_meant_for_that_one_and_asks_once_more(cli, schedule):
-    """A host whose clock is a little ahead starts its cron jobs a little early."""
+    """A host whose clock is a little ahead starts its cron jobs a little early: at most half a slot, here 4 s."""
     if schedule == "--every":
-        next_slot(4, least=1.5)
-    assert cli.shell("job", schedule, "4s", script="date +%s > first; " + RUN).returncode == 0
+        next_slot(8, least=6)
+    assert cli.shell("job", schedule, "8s", script=RUN).returncode == 0
     end = cli.record("job").slot_end / 1e6
-    assert cli.shell("job", schedule, "4s", "--early", "0s", script=RUN).returncode == 0
-    cli.until(lambda: time.time() > end - 1.5)
-    again = cli.shell("job", schedule, "4s", script=RUN)
+    assert cli.shell("job", schedule, "8s", "--early", "0s", script=RUN).returncode == 0
+    cli.until(lambda: time.time() > end - 3.8)
+    again = cli.shell("job", schedule, "8s", script=RUN)
     assert again.returncode == 0
     assert "waiting for the next one: job: the slot of" in again.stderr
     assert cli.said("log") == ["ran", "ran"]
     assert time.time() > end
     assert cli.record("job").slot_start >= end * 1e6
-
-
-def test_a_start_in_the_middle_of_a_handled_slot_does_not_wait_for_the_next(cli):
-    next_slot(4, least=3.5)
-    assert cli.shell("job", "--every", "4s", script=RUN).returncode == 0
-    skipped = cli.shell("job", "--every", "4s", script=RUN)
-    assert (skipped.returncode, "was handled" in skipped.stderr) == (0, True)
-    assert cli.said("log") == ["ran"]
 
 
 # -- letting others go first
@@ -244,7 +270,9 @@ def test_a_standby_site_comes_after_the_others_and_finds_the_slot_handled(cli):
     planned = ("--planned", f"{time.time():.3f}")
     standby = cli.start_shell("job", *planned, "--standby", "1500ms", script="echo standby >> log")
     assert "letting others go first" in standby.stderr.readline()
+    standby.send_signal(signal.SIGSTOP)  # however long the other one takes to start
     assert cli.shell("job", *planned, script="echo first >> log").returncode == 0
+    standby.send_signal(signal.SIGCONT)
     assert cli.end(standby).returncode == 0
     assert cli.said("log") == ["first"]
 
@@ -259,8 +287,8 @@ def test_a_standby_site_runs_what_nobody_else_did(cli):
 
 
 def test_a_standby_never_waits_into_the_next_slot(cli):
-    end = next_slot(2, least=1.5)
-    assert cli.shell("job", "--every", "2s", "--standby", "10s", script=RUN).returncode == 0
+    end = next_slot(6, least=5)
+    assert cli.shell("job", "--every", "6s", "--standby", "10s", script=RUN).returncode == 0
     assert cli.record("job").slot_end == round(end * 1e6)
 
 
@@ -273,9 +301,7 @@ def test_a_signal_while_letting_others_go_first_never_starts_the_command(cli):
 
 
 def test_a_jitter_starts_within_it(cli):
-    began = time.time()
     assert cli.shell("job", "--jitter", "500ms", script=RUN).returncode == 0
-    assert time.time() < began + 10
     waiter = cli.start_shell("job2", "--jitter", "366d", script=RUN)
     time.sleep(0.5)
     assert waiter.poll() is None

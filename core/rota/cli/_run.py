@@ -129,9 +129,10 @@ class _Run:
             verdict = Waiting(options, client, schedule).claim()
             self._signals.hold()
         except BaseException:
-            if verdict:
+            # also one that was won when the signal came, and never got here
+            for grant in {*cast("list[Grant]", client._engine.heartbeat.held()), *([cast("Grant", verdict)] if verdict else [])}:
                 with suppress(RotaError):
-                    cast("Grant", verdict).unused()
+                    grant.unused()
             client.close()  # which finishes a claim that is undecided (L8)
             raise
         self._holds_back = False
