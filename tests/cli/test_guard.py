@@ -146,6 +146,16 @@ def test_signals_to_the_guard_change_nothing(cli, number):
     assert cli.end(process).returncode == 3
 
 
+def test_a_guard_that_was_stopped_holds_nobody_up(cli):
+    process = cli.start_shell("job", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
+    cli.until(cli.file("started").exists)
+    guard = guard_of(cli, process)
+    os.kill(guard, signal.SIGSTOP)
+    cli.file("go").touch()
+    assert cli.end(process).returncode == 3
+    assert not Path(f"/proc/{guard}").exists()
+
+
 def test_a_run_goes_on_without_a_guard_that_was_killed(cli):
     process = cli.start_shell("job", "--ttl", "300ms", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
     cli.until(cli.file("started").exists)

@@ -156,6 +156,18 @@ def test_standing_by_outlasts_a_store_that_is_away_for_a_while_and_runs_nothing_
     assert cli.said("log") == []
 
 
+def test_a_wait_that_is_over_ends_while_the_store_is_away(cli):
+    holder = hold(cli, *ONCE_A_YEAR, "--ttl", "60s")
+    standby = cli.start_shell("job", *ONCE_A_YEAR, "--timeout", "100ms", "--wait", "3s", script=RUN)
+    assert "standing by" in standby.stderr.readline()
+    with cli.locked():
+        ended = cli.end(standby)
+    assert (ended.returncode, "has held" in ended.stderr) == (_codes.BUSY, True)
+    cli.file("go").touch()
+    assert cli.end(holder).returncode == 0
+    assert cli.said("log") == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_while_standing_by_never_starts_the_command_and_holds_nothing(cli, number):
     """L8."""

@@ -101,10 +101,10 @@ def _explain(error: Exception) -> int:
     from . import _codes
 
     if not isinstance(error, errors.RotaError):
-        say(f"internal error, please report it: {type(error).__name__}: {error}")
+        say(f"internal error, please report it: {type(error).__name__}: {error}", "error")
         code = _codes.INTERNAL
     else:
-        say(str(error))
+        say(str(error), "error")
         if isinstance(error, errors.Unrecorded):
             code = _codes.UNRECORDED
         elif isinstance(error, errors.Unavailable):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FOREVER = float("inf")
-#: What ends the guard without a kill.
-_END = b"end\n"
 #: A deadline that moved by less is not told (seconds).
 _STEP = 0.001
 #: The deadline is on a clock that runs through suspend, a wait is not: look this often (seconds).
@@ -51,29 +49,27 @@ class Guard:
 
     def feed(self, kill_at: float) -> None:
         """Let the group live until then, on the clock of `rota._clock.monotonic`."""
-        if abs(kill_at - self._told) > _STEP:
+        if self._pid and abs(kill_at - self._told) > _STEP:
             self._told = kill_at
-            self._say(b"%r\n" % kill_at)
+            # Far less than PIPE_BUF, so it is written whole or not at all. A guard that somebody killed is not needed as long as this
+            # process lives.
+            with suppress(OSError):
+                os.write(self._feed, b"%r\n" % kill_at)
 
     def close(self) -> None:
-        """End the guard without a kill. May be called twice."""
-        if self._feed < 0:
+        """End the guard, and leave the group alone. May be called twice."""
+        if not self._pid:
             return
-        self._say(_END)
-        os.close(self._feed)
-        self._feed = -1
         with suppress(ChildProcessError):  # an init, which waits for whoever ends, may have waited for it
-            os.waitpid(self._pid, 0)
-
-    def _say(self, word: bytes) -> None:
-        # What is said is far less than PIPE_BUF, so it is written whole or not at all. A guard that somebody killed is not needed as long
-        # as this process lives.
-        with suppress(OSError):
-            os.write(self._feed, word)
+            if not os.waitpid(self._pid, os.WNOHANG)[0]:
+                os.kill(self._pid, signal.SIGKILL)  # whatever state it is in
+                os.waitpid(self._pid, 0)
+        os.close(self._feed)
+        self._pid = 0
 
 
 def _watch(feed: int, group: int) -> NoReturn:
-    """In the guard: sleep until told to end, or until the group has to."""
+    """In the guard: sleep until the group has to end."""
     os.setsid()  # what a terminal or a shell sends to our group is not meant for it
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
@@ -82,8 +78,6 @@ def _watch(feed: int, group: int) -> NoReturn:
     while (left := kill_at - monotonic()) > 0:
         if select.select([feed], [], [], None if left == FOREVER else min(left, _LOOK))[0]:
             said = os.read(feed, 4096)
-            if said.endswith(_END):
-                os._exit(0)
             if not said:
                 break
             kill_at = float(said.split()[-1])

@@ -58,18 +58,21 @@ class Waiting:
         wait_until = monotonic() + (FOREVER if options.wait is None else options.wait)
         early_until = monotonic() + options.wait_early
         stood_by: int | None = None  # the slot's start
-        slot_until = held_until = 0.0
+        slot_until = held_until = until = 0.0
+        busy: Refused | None = None
         may_move_on = False  # whether the next slot was so near at the first answer that it may be the one that is meant
         answered = False
         pause = _FIRST_PAUSE
         while True:
             verdict = self._ask(held_until)
-            if verdict is None:
-                self._sleep(min(1.0, max(_AFTER, held_until - monotonic())))
+            if verdict is None:  # and somebody holds it: `busy` and `until` are set
+                if busy is not None and monotonic() >= until:
+                    return busy
+                self._sleep(max(_AFTER, min(_LOOK, held_until - monotonic(), until - monotonic())))
                 continue
-            if not isinstance(verdict, Refused) or verdict.now is None:
+            if not isinstance(verdict, Refused):
                 return verdict
-            now, word = verdict.now, verdict.verdict
+            word = verdict.verdict
             if not answered:
                 answered = True
                 may_move_on = self._is_near_the_next(verdict)
@@ -79,8 +82,9 @@ class Waiting:
             elif word == HANDLED and may_move_on and verdict.next_start is not None:
                 may_move_on = False
                 self._say(verdict, "waiting for the next one")
-                self._sleep((verdict.next_start - now) / SECOND + _AFTER + options.standby)
+                self._sleep((verdict.next_start - (verdict.now or 0)) / SECOND + _AFTER + options.standby)
             elif word == BUSY and verdict.record is not None:
+                busy = verdict
                 own = options.kind != "l" and verdict.same_slot
                 if own and stood_by != verdict.record.slot_start:
                     stood_by = verdict.record.slot_start
@@ -90,7 +94,8 @@ class Waiting:
                 if left <= 0:
                     return verdict
                 self._say(verdict, "standing by" if own else "waiting in line")
-                held_until = monotonic() + (verdict.record.expires_at - now) / SECOND
+                # a store whose time is not known has leases only, and they may have run out
+                held_until = 0.0 if verdict.now is None else monotonic() + (verdict.record.expires_at - verdict.now) / SECOND
                 pause = step(self._client._engine._wait(verdict, left, pause))
                 if own and monotonic() >= slot_until and options.floating:
                     # the slot has ended, and asking again would ask for the next one
