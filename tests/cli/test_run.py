@@ -143,6 +143,23 @@ def test_too_late_and_too_early_have_their_own_codes(cli):
     assert cli.said("log") == ["ran"]
 
 
+def test_slots_that_nobody_handled_are_reported_by_the_next_winner(cli):
+    """W3d, W9."""
+    now = datetime.now(UTC).replace(microsecond=0)
+
+    def ran(seconds_ago, *options):
+        planned = (now - timedelta(seconds=seconds_ago)).isoformat()
+        ended = cli.shell("job", "--every", "10s", "--planned", planned, *options, script=":")
+        assert ended.returncode == 0
+        return ended.stderr
+
+    assert ran(120) == ""  # the first of all
+    assert ran(110) == ""
+    assert ran(90) == "rota: job: 1 slot before this one was not handled\n"
+    assert ran(50) == "rota: job: 3 slots before this one were not handled\n"
+    assert ran(20, "--quiet") == ""
+
+
 def test_a_missed_slot_is_caught_up_when_asked_to(cli):
     """W6."""
     options = ("job", "--every", "20m", "--catch-up")

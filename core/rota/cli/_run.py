@@ -164,7 +164,10 @@ class _Run:
 
     def _work(self, client: Client, grant: Grant) -> tuple[int, str]:
         self._say_held_back()
-        slot = grant.slot
+        slot, missed = grant.slot, grant.missed
+        if missed.count and not self._options.quiet:
+            what = "slot before this one was" if str(missed) == "1" else "slots before this one were"
+            say(f"{grant.name}: {missed} {what} not handled", "missed", name=grant.name, count=missed.count, exact=missed.exact)
         tell(
             "granted",
             name=grant.name,
@@ -214,10 +217,12 @@ class _Run:
                     kill_at = min(kill_at, time.monotonic() + grace)
             ended = child.ended(lambda: not grant.lost)
             if ended is not None:
-                # a signal and a lost lease: the guard ended it, while this process was stopped
+                # a signal and a lost lease: the guard ended it, while this process was stopped, and may not be through with the others
                 if not lost and ended < 0 and grant.lost:
                     lost = True
                     self._say_lost(grant)
+                    kill_at = time.monotonic()
+                    child.send(signal.SIGKILL)
                 break
             now, left = time.monotonic(), grant.remaining()
             if left <= grace and not lost:
