@@ -60,7 +60,7 @@ def test_a_killed_wrapper_takes_all_that_its_command_started_with_it(cli):
 
 def test_a_wrapper_stopped_for_longer_than_its_ttl_has_no_command_left_when_the_next_one_starts(cli):
     """L6, L9: the guard kills the group before the holder's deadline, a tenth of the ttl before the store gives the slot away."""
-    process, pids = start_family(cli, *ONCE_A_YEAR, "--ttl", "1500ms")
+    process, pids = start_family(cli, *ONCE_A_YEAR, "--ttl", "2s")
     os.kill(process.pid, signal.SIGSTOP)
     expires_at = cli.record("job").expires_at
     after = cli.shell("job", *ONCE_A_YEAR, script="cat pids; date +%s%N > second; echo $ROTA_ATTEMPT")
@@ -68,7 +68,7 @@ def test_a_wrapper_stopped_for_longer_than_its_ttl_has_no_command_left_when_the_
     assert after.stdout.splitlines()[-1] == "2"
     assert not any(map(cli.is_alive, pids))
     assert last_step(cli) < expires_at <= int(cli.said("second")[0]) // 1000
-    stopped_for = 2 * 1.5 - (time.time_ns() // 1000 - expires_at + 1_500_000) / 1e6
+    stopped_for = 2 * 2 - (time.time_ns() // 1000 - expires_at + 2_000_000) / 1e6
     time.sleep(max(0.0, stopped_for))
     os.kill(process.pid, signal.SIGCONT)
     ended = cli.end(process)
@@ -81,7 +81,7 @@ def test_a_wrapper_stopped_while_it_waits_in_line_goes_on_waiting(cli):
     """It holds nothing yet, so there is nothing to guard."""
     holder = cli.start_shell("job", "--ttl", "60s", script="touch started; until test -e go; do sleep 0.02; done")
     cli.until(cli.file("started").exists)
-    waiter = cli.start_shell("job", "--ttl", "300ms", "--wait", "inf", script="echo ran >> log")
+    waiter = cli.start_shell("job", "--wait", "inf", script="echo ran >> log")
     assert "waiting in line" in waiter.stderr.readline()
     waiting = children(waiter.pid)
     os.kill(waiter.pid, signal.SIGSTOP)
@@ -105,7 +105,7 @@ def test_without_a_lease_that_ends_a_stopped_wrapper_keeps_its_command(cli):
 
 
 def test_the_guard_is_gone_when_the_run_is_over_and_leaves_alone_what_the_command_left(cli):
-    process = cli.start_shell("job", "--ttl", "300ms", script="sleep 60 & echo $! > pid; until test -e go; do sleep 0.02; done")
+    process = cli.start_shell("job", script="sleep 60 & echo $! > pid; until test -e go; do sleep 0.02; done")
     left = int(cli.until(lambda: cli.said("pid"))[0])
     guard = guard_of(cli, process)
     cli.file("go").touch()
@@ -157,7 +157,7 @@ def test_a_guard_that_was_stopped_holds_nobody_up(cli):
 
 
 def test_a_run_goes_on_without_a_guard_that_was_killed(cli):
-    process = cli.start_shell("job", "--ttl", "300ms", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
+    process = cli.start_shell("job", "--ttl", "4s", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
     cli.until(cli.file("started").exists)
     guard = guard_of(cli, process)
     os.kill(guard, signal.SIGKILL)

@@ -47,7 +47,7 @@ def test_a_code_of_rota_is_told_from_the_same_number_of_a_command(cli):
 
 
 def test_waiting_skipping_and_losing_are_events(cli):
-    holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", "--ttl", "1s", script="touch started; until test -e go; do sleep 0.02; done")
+    holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", script="touch started; until test -e go; do sleep 0.02; done")
     cli.until(cli.file("started").exists)
     standby = cli.start_shell("job", *ONCE_A_YEAR, script=":", env={"ROTA_JSON": "true"})
     first = json.loads(standby.stderr.readline())

@@ -209,7 +209,7 @@ def test_a_reader_that_goes_away_ends_the_command_as_without_a_wrapper(cli):
 
 def test_a_killed_wrapper_leaves_no_process_and_the_lease_is_free_after_the_ttl(cli):
     script = "(while :; do sleep 0.02; done) & setsid sleep 60 & touch started; sleep 60"
-    process, rota = started(cli, *ONCE_A_YEAR, "--ttl", "1s", script=script)
+    process, rota = started(cli, *ONCE_A_YEAR, "--ttl", "2s", script=script)
     inside = os.readlink(f"/proc/{rota}/ns/pid")
     mine = [pid for pid in living(process, inside) if environ(pid) == str(cli.folder) and pid != process.pid]
     in_group = [pid for pid in mine if command_line(pid) != ["sleep", "60"] or os.getsid(pid) == os.getsid(rota)]
