@@ -11,14 +11,17 @@ from datetime import UTC, datetime, timedelta
 
 from rota.cli import _codes
 
-SLOTS, SITES = 8, ("a", "b")
-#: A child and a grandchild that both hold a lock while they work: whoever comes while one of them is still there says so.
+SLOTS, SITES = 5, ("a", "b")
+#: A child and a grandchild that both hold a lock while they work: whoever comes while one of them is still there says so. The grandchild
+#: ends when it is told to by the child, and left alone it never does.
 WORK = """
 exec 9> lock
 flock -n 9 || echo overlap >> overlaps
 echo $ROTA_SLOT_START >> began
-(sleep 0.15; :) &
+touch at-work.$$
+(while test -e at-work.$$; do sleep 0.02; done) &
 sleep 0.15
+rm at-work.$$
 wait
 echo $ROTA_SLOT_START >> done
 """
@@ -39,8 +42,11 @@ def test_each_slot_ends_handled_and_never_two_children_are_at_work(cli):
                 "job", "--every", "1s", "--planned", "auto", "--ttl", "1500ms", "--site", site, script=WORK, env={"ROTA_PLANNED": planned}
             )
             if attempt < 3 and chance.random() < 0.9:
+                if chance.random() < 0.5:  # at work, if it is this one that gets to
+                    before = len(cli.said("began"))
+                    cli.until(lambda: process.poll() is not None or len(cli.said("began")) > before)
                 try:
-                    process.wait(chance.uniform(0.05, 0.35))
+                    process.wait(chance.uniform(0.0, 0.25))
                 except subprocess.TimeoutExpired:
                     process.send_signal(signal.SIGKILL)
                     kills.append(site)
