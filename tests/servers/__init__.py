@@ -4,11 +4,13 @@
 from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, RunningPostgres, add_user
 from ._process import HOST, NotInstalled, Process, ServerError, accepts, free_port, program, running, wait_until
 from ._redis import Redis, RedisCluster, RedisError, RedisFailover, RedisSentinel
+from ._zookeeper import PASSWORD, RunningZooKeeper, ZooKeeper, ZooKeeperEnsemble
 
 __all__ = [
     "ADMIN",
     "DATABASE",
     "HOST",
+    "PASSWORD",
     "NotInstalled",
     "PgBouncer",
     "Postgres",
@@ -19,7 +21,10 @@ __all__ = [
     "RedisFailover",
     "RedisSentinel",
     "RunningPostgres",
+    "RunningZooKeeper",
     "ServerError",
+    "ZooKeeper",
+    "ZooKeeperEnsemble",
     "accepts",
     "add_user",
     "free_port",
