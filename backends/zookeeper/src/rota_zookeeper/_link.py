@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: MIT
+"""The one kazoo client of a driver: made at the first verb, made anew after a fork or when it has given up, ended in bounded time."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    InvalidACLError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+from rota.errors import ConfigurationError, RotaError, Unavailable
+
+from ._record import SHARDS
+from ._step import Reply, TimedOut
+from ._url import Place
+
+#: A connection that broke, so that a request was or was not carried out.
+BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
+#: How long one server has to take a connection, seconds, before the next one is tried; kazoo would wait as long as the session lasts.
+CONNECT = 1.0
+#: How long an end waits for the server's goodbye, seconds.
+GOODBYE = 1.0
+
+# kazoo logs the credentials at DEBUG, and a line for each vain attempt to connect: not for people who have no logging set up
+_log = logging.getLogger("rota_zookeeper.kazoo")
+_log.addHandler(logging.NullHandler())
+_log.setLevel(logging.INFO)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, with a bound for connecting, and with a memory for what is wrong with a server's certificate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[threading.Thread] = []
+        self.refusal: Exception | None = None
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread: threading.Thread = super().spawn(func, *args, **kwargs)
+        thread.name = f"kazoo-{thread.name}"
+        self.threads.append(thread)
+        return thread
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        try:
+            connection = super().create_connection(*args, timeout=min(timeout, CONNECT), **kwargs)
+        except (ssl.SSLCertVerificationError, FileNotFoundError) as error:
+            self.refusal = error
+            raise
+        except ssl.SSLError as error:
+            if not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
+                self.refusal = error
+            raise
+        self.refusal = None
+        return connection
+
+
+class Link:
+    """The connection to the ensemble.
+
+    Args:
+        place: Where it is.
+        forget: Called when the connection is lost, and the server may be another one: what was seen through it may be old. Whether the
+            session is lost with it is its argument.
+        on_connect: Called with the client whenever it is connected.
+
+    Attributes:
+        root: The folder of all that is ours.
+        records: The folder of all records' folders.
+        clock: The node that is touched to read the leader's time.
+        ensemble: Whether there are several servers, so that what one says may be behind what another one has confirmed.
+    """
+
+    def __init__(self, place: Place, forget: Callable[[bool], None], on_connect: Callable[[Any], None]) -> None:
+        self.place = place
+        self.root = f"{place.chroot}/rota"
+        self.records = f"{self.root}/records"
+        self.clock = f"{self.root}/clock"
+        self.ensemble = True
+        self._forget = forget
+        self._on_connect = on_connect
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._prepared: Any = None
+        self._refused: Exception | None = None
+        self._arrivals: list[Any] = []
+        self._gone_at = 0.0  # when the client was connected last
+
+    # -- its life
+
+    @property
+    def ready(self) -> Any:
+        """The client, if it is connected and the store is prepared; else None."""
+        client = self._prepared
+        return client if client is not None and client is self._client and client.connected else None
+
+    async def client(self) -> Any:
+        """Return the client, once it is connected and the store is prepared.
+
+        Raises:
+            ConfigurationError: The credentials, the certificate, or the rights are wrong.
+            Unavailable: It is closed.
+        """
+        while True:
+            if self._closed:
+                raise Unavailable("the client is closed")
+            if self.ready is not None:
+                return self.ready
+            client = self._client
+            if client is not None and client.connected:
+                await self._prepare(client)
+                self._prepared = client
+                continue
+            arrival = self._await_arrival()
+            if self._refused is not None:
+                refused, self._refused = self._refused, None
+                raise ConfigurationError(f"{self.place.shown}: the user is not known there, or the password is wrong") from refused
+            await Reply(arrival)
+
+    def _await_arrival(self) -> Any:
+        """Return a result that is set when the client is connected, or can't be."""
+        with self._lock:
+            client = self._client
+            if client is not None and self._is_hopeless(client):
+                self._client = None
+                self._forget(True)
+                threading.Thread(target=_end, args=(client,), name="rota-zookeeper-close", daemon=True).start()
+                client = None
+            if client is None:
+                client = self._client = self._start()
+            arrival = client.handler.async_result()
+            self._arrivals.append(arrival)
+        if client.connected or self._closed:
+            self._tell()
+        return arrival
+
+    def _is_hopeless(self, client: Any) -> bool:
+        """Say whether it gave up, after a wrong password, say; or was away so long that its session is over.
+
+        The latter matters where servers were wiped, or restored from an older copy: they refuse a client that has seen a later transaction
+        than they have, for as long as it says so.
+        """
+        if not all(thread.is_alive() for thread in client.handler.threads):
+            return True
+        away = time.monotonic() - self._gone_at
+        return bool(client.last_zxid) and not client.connected and away > 1.5 * self.place.options["timeout"]
+
+    def _start(self) -> Any:
+        handler = _Handler()
+        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
+        client = KazooClient(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
+
+        def listen(state: str) -> None:
+            if self._client is not client:
+                return
+            if state == KazooState.CONNECTED:
+                self._on_connect(client)
+            else:
+                self._gone_at = time.monotonic()
+                self._forget(state == KazooState.LOST)
+                if state == KazooState.LOST:
+                    self._prepared = None
+                    if client.client_state == KeeperState.AUTH_FAILED:
+                        self._refused = AuthFailedError()
+            if state != KazooState.SUSPENDED:
+                self._tell()
+
+        client.add_listener(listen)
+        client.start_async()
+        return client
+
+    def _tell(self) -> None:
+        with self._lock:
+            arrivals, self._arrivals = self._arrivals, []
+        for arrival in arrivals:
+            arrival.set()
+
+    def close(self) -> None:
+        """End the session; wait for the goodbye at most for a moment."""
+        self._closed = True
+        with self._lock:
+            client, self._client = self._client, None
+        self._tell()
+        if client is None:
+            return
+
+        ending = threading.Thread(target=_end, args=(client,), name="rota-zookeeper-close", daemon=True)
+        ending.start()
+        ending.join(GOODBYE)
+
+    def after_fork(self) -> None:
+        """Forget the parent's client without a word; a client of kazoo's hangs in a forked child."""
+        client = self._client
+        self._reset()
+        self._forget(True)
+        if client is None:
+            return
+        atexit.unregister(client.handler.stop)
+        connection = client._connection
+        for held in (connection._socket, connection._read_sock, connection._write_sock):
+            if held is not None:
+                with contextlib.suppress(OSError):
+                    held.close()  # else the server would not notice the parent's end
+
+    def ask(self, word: str) -> dict[str, str]:
+        """Return what the server at hand says to a four-letter word; nothing where they are switched off."""
+        client, options = self._client, self.place.options
+        tls = {
+            name: options[name] for name in ("use_ssl", "verify_certs", "ca", "certfile", "keyfile", "keyfile_password") if name in options
+        }
+        try:
+            peer = client._connection._socket.getpeername()[:2]
+            with client.handler.create_connection(peer, hostname=peer[0], timeout=CONNECT, **tls) as connection:
+                connection.sendall(word.encode())
+                said = b""
+                while part := connection.recv(8192):
+                    said += part
+        except (OSError, AttributeError):  # also: not connected any more
+            return {}
+        return dict(line.split(": ", 1) for line in said.decode(errors="replace").splitlines() if ": " in line)
+
+    # -- the store's nodes
+
+    async def _prepare(self, client: Any) -> None:
+        """Make the folders that all need, and learn what kind of store it is."""
+        asking, looking = client.get_async("/zookeeper/config"), client.exists_async(self.clock)
+        try:
+            config, _ = await Reply(asking)
+            self.ensemble = config.count(b"server.") > 1
+        except (NoNodeError, NoAuthError):
+            self.ensemble = True
+        if await Reply(looking) is None:
+            await self.ensure(client, self.records)
+            for making in [client.create_async(f"{self.records}/{shard:02x}", acl=self.place.acl) for shard in range(SHARDS)]:
+                with contextlib.suppress(NodeExistsError):
+                    await Reply(making)
+            await self.ensure(client, self.clock)  # last: it says that the others are there
+
+    async def ensure(self, client: Any, path: str) -> None:
+        """Make a node, and those above it that are missing: the chroot, too (DV-20)."""
+        while True:
+            try:
+                await Reply(client.create_async(path, acl=self.place.acl))
+            except NodeExistsError:
+                pass
+            except NoNodeError as error:
+                above = path.rpartition("/")[0]
+                if not above:
+                    raise ConfigurationError(f"{self.place.shown}: the servers have a chroot of their own that does not exist") from error
+                await self.ensure(client, above)
+                continue
+            except NoAuthError as error:
+                # that is said of a node that exists, too
+                if await Reply(client.exists_async(path)) is None:
+                    raise ConfigurationError(
+                        f"{path} does not exist, and the user may not create it: make it, with rights for it"
+                    ) from error
+            return
+
+    def translated(self, error: Exception) -> RotaError:
+        """Return what an error of kazoo's means to a caller of whom nothing was applied."""
+        shown = self.place.shown
+        if isinstance(error, TimedOut):
+            client = self._client
+            refusal = None if client is None or client.connected else client.handler.refusal
+            if refusal is not None:
+                wrong = ConfigurationError(f"{shown}: no connection by TLS: {refusal}")
+                wrong.__cause__ = refusal
+                return wrong
+            return Unavailable(f"{shown}: no answer in time" if client is not None and client.connected else f"{shown}: no connection")
+        if isinstance(error, NoAuthError):
+            return ConfigurationError(f"{shown}: the user has no rights for what lies in {self.root}, or the password is wrong")
+        if isinstance(error, AuthFailedError):
+            return ConfigurationError(f"{shown}: the user is not known there, or the password is wrong")
+        if isinstance(error, InvalidACLError):
+            return ConfigurationError(f"{shown}: the servers don't take the ACL: nobody is logged in for acl=creator")
+        return Unavailable(f"{shown}: {type(error).__name__} {error}".rstrip())
+
+
+def _end(client: Any) -> None:
+    with contextlib.suppress(Exception):  # nothing that kazoo may say is of use to anybody now
+        client.stop()
+        client.close()
+
+
+__all__ = ["BROKEN", "Link"]
