@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""zookeeper:// URLs, chroots and names (DV-20), users, rights, SASL and TLS."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import rota
+from kazoo.exceptions import NoAuthError
+from kazoo.security import make_acl, make_digest_acl_credential
+from rota import ConfigurationError, Unavailable
+from servers import HOST, PASSWORD, ZooKeeper, free_port
+
+SECRET = "s3cr=t/%@"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("zookeeper://zk1.example:2181/a,zk2.example:2181/b", "once"),
+        ("zookeeper://zk1.example:2181,/a", "host"),
+        ("zookeeper:///a", "host"),
+        ("zookeeper://zk1.example:port/a", "port"),
+        ("zookeeper://zk1.example:/a", "port"),
+        ("zookeeper://zk1.example:70000", "port"),
+        ("zookeeper://2001:db8::5", "brackets"),
+        ("zookeeper://[2001:db8::5", "IPv6"),
+        ("zookeeper://zk1.example/a//b", "empty"),
+        ("zookeeper://zk1.example/a/../b", "'..'"),
+        ("zookeeper://zk1.example/a%2Fb", "chroot"),
+        ("zookeeper://zk1.example/zookeeper/a", "own"),
+        (f"zookeeper://svc:{SECRET}@zk1.example", "percent-encode"),
+        (f"zookeeper://{quote(SECRET, safe='')}@zk1.example", "user:password"),
+        (f"zookeeper://a%3Ab:{quote(SECRET, safe='')}@zk1.example", "':'"),
+        ("zookeeper://zk1.example?chrot=/a", "chrot"),
+        ("zookeeper://zk1.example?ca=/a.pem", "tls=true"),
+        ("zookeeper://zk1.example?tls=yes", "true or false"),
+        ("zookeeper://zk1.example?tls=true&cert=/a.pem", "together"),
+        ("zookeeper://zk1.example?acl=everybody", "open"),
+        ("zookeeper://zk1.example?acl=creator", "needs a creator"),
+        ("zookeeper://zk1.example?auth=sasl", "user:password"),
+        ("zookeeper://svc:pw@zk1.example?auth=kerberos", "digest or sasl"),
+        ("zookeeper://zk1.example?session_timeout=0", "seconds"),
+    ],
+)
+def test_what_is_not_understood_is_refused_without_a_secret(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        rota.connect(url)
+    seen = f"{raised.value!r} {raised.value.__cause__!r}"
+    assert "s3cr" not in seen
+
+
+def test_several_hosts_ports_and_ipv6_are_read(driver_for: Any) -> None:
+    place = driver_for(f"zookeeper://svc:{quote(SECRET, safe='')}@[2001:db8::5]:2182,zk2.example/apps/co%2Cord/").verbs.link.place
+    assert place.options["hosts"] == "[2001:db8::5]:2182,zk2.example:2181"
+    assert place.options["auth_data"] == [("digest", f"svc:{SECRET}")]
+    assert place.chroot == "/apps/co,ord"
+    assert "s3cr" not in repr(place)
+
+
+# -- DV-20
+
+
+def test_dv20_a_missing_chroot_is_made(server: ZooKeeper, connect: Any, name: str) -> None:
+    with connect(server.url("/apps/coord")).lease(name) as grant:
+        assert grant.token
+    assert not connect(server.url("/other")).driver.list("", 5.0), "another chroot is another store"
+
+
+def test_dv20_rights_below_the_chroot_alone_are_enough(server: ZooKeeper, kazoo: Any, connect: Any, name: str) -> None:
+    admin = kazoo(server)
+    everything = make_acl("digest", make_digest_acl_credential("svc", "pw"), all=True)
+    readable = [make_acl("world", "anyone", read=True, admin=True)]
+    admin.create("/mine", acl=readable)
+    with pytest.raises(ConfigurationError, match="/mine/coord does not exist"):
+        connect(server.url("/mine/coord", user="svc:pw")).try_lease(name)
+    admin.set_acls("/mine", [make_acl("world", "anyone", all=True)])
+    admin.create("/mine/coord", acl=[everything])
+    admin.set_acls("/mine", readable)
+    assert connect(server.url("/mine/coord", user="svc:pw")).try_lease(name)
+    with pytest.raises(ConfigurationError, match="rights|may not"):
+        connect(server.url("/mine/coord", user="svc:wrong")).try_lease(name)
+    with pytest.raises(ConfigurationError, match="rights|may not"):
+        connect(server.url("/mine/coord")).try_lease(name)
+
+
+def test_dv20_names_that_look_like_paths_are_names(server: ZooKeeper, kazoo: Any, connect: Any) -> None:
+    client = connect(server.url("/names"))
+    names = ["job", "/job", "job/", "a", "a/b", "a//b", "..", ".", "é", "e\u0301", "%2E", "=", "zookeeper", "x" * 255]
+    held = {name: client.try_lease(name) for name in names}
+    assert all(held.values())
+    assert sorted(record.name for record in client.driver.list("", 5.0)) == sorted(names)
+    for name, grant in held.items():
+        assert client.driver.read(name, 5.0)[0].owner == grant._owner
+    for wrong in ("", "a\0b", "x" * 300):
+        with pytest.raises(ConfigurationError):
+            client.try_lease(wrong)
+    raw = kazoo(server)
+    for shard in raw.get_children("/names/rota/records"):
+        for node in raw.get_children(f"/names/rota/records/{shard}"):
+            assert raw.get_children(f"/names/rota/records/{shard}/{node}") == [], "no name lives inside another one"
+
+
+# -- who may
+
+
+def test_what_a_user_made_is_the_users(server: ZooKeeper, kazoo: Any, connect: Any, name: str) -> None:
+    url = server.url("/users", user=f"svc:{quote(SECRET, safe='')}")
+    assert connect(url).try_lease(name)
+    stranger = kazoo(server)
+    for path in ("/users", "/users/rota/records", "/users/rota/clock"):
+        with pytest.raises(NoAuthError):
+            stranger.get(path)
+    with pytest.raises(ConfigurationError, match="rights") as raised:
+        connect(server.url("/users", user="svc:wrong")).try_lease(name)
+    assert not isinstance(raised.value, Unavailable)
+    assert connect(server.url("/shown", user="svc:pw", options="acl=creator,read")).try_lease(name)
+    assert stranger.get_children("/shown/rota/records")
+
+
+def test_sasl_lets_its_user_in_and_nobody_with_a_wrong_password(connect: Any, name: str) -> None:
+    with ZooKeeper(sasl=True) as server:
+        assert connect(server.url("/sasl", user=f"rota:{PASSWORD}", options="auth=sasl")).try_lease(name)
+        client = connect(server.url("/sasl", user="rota:wrong", options="auth=sasl"))
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="password"):
+                client.try_lease(name)
+
+
+def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str) -> None:
+    with ZooKeeper(tls=True) as server:
+        client = connect(server.url("/tls"), timeout=5)
+        assert client.try_lease(name)
+        assert client.driver.facts(5.0)["version"].startswith("3.")
+        bare = f"zookeeper://{HOST}:{server.port}/tls"
+        with pytest.raises(ConfigurationError, match="certificate verify failed"):
+            connect(f"{bare}?tls=true", timeout=1).try_lease(name)
+        with pytest.raises(ConfigurationError, match="No such file"):
+            connect(f"{bare}?tls=true&ca=/nowhere/ca.pem", timeout=1).try_lease(name)
+        assert connect(f"{bare}?tls=true&verify=false", timeout=5).try_lease(f"{name}/2")
+
+
+def test_nobody_there_is_unavailable_within_the_timeout(connect: Any, name: str) -> None:
+    with pytest.raises(Unavailable, match="no connection") as raised:
+        connect(f"zookeeper://{HOST}:{free_port()}", timeout=0.3).try_lease(name)
+    assert not isinstance(raised.value, rota.OutcomeUnknown)
+
+
+def test_the_next_server_is_tried_when_one_drops_packets(server: ZooKeeper, connect: Any, name: str) -> None:
+    # 192.0.2.0/24 is for documentation: nobody answers there
+    assert connect(f"zookeeper://192.0.2.1:2181,{HOST}:{server.port}/next", timeout=10).try_lease(name)
+
+
+def test_kazoo_logs_no_password(server: ZooKeeper, connect: Any, name: str, caplog: Any) -> None:
+    caplog.set_level(1)
+    assert connect(server.url("/logs", user="svc:s3cret")).try_lease(name)
+    assert "s3cret" not in caplog.text
