@@ -310,8 +310,8 @@ class Clauses:
     async def outlive(self, face: Face, record: Record) -> None:
         """Wait until the record's lease has surely run out, unless it was renewed."""
         left = max(0, record.expires_at - await face.now())
-        await self.pass_time(face, (left + self.slack(face)) / SECOND + 0.002)
-        if face.capabilities.clock != "exact":
+        await self.pass_time(face, (left + 2 * face.capabilities.clock_bound) / SECOND + 0.002)
+        if face.capabilities.clock != "exact":  # it may end later than the record says, by the ttl's step
             name = record.name
             await face.until(lambda: self._is_over(face, name), what=f"an end of the lease of {name!r}")
 
