@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+"""A member's wall clock, as an interval: etcd's gRPC API tells no time, but every HTTP answer of a member has a ``Date`` of whole seconds.
+
+A second S that was read between the local instants t0 and t1 says that the member's clock is ahead of ours by more than S - t1 and less
+than S + 1 - t0. Intersected over answers, the interval shrinks to about the time between two answers around the turn of a second. An
+interval that is empty says that the clock was set: the newest answer alone counts then. The local clock is monotonic: what this host
+takes for the time of day never enters.
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from email.utils import mktime_tz, parsedate_tz
+from functools import partial
+from typing import Protocol
+
+from rota.backend import Now
+
+from ._url import Settings
+
+#: The widest interval that decides a window, and what it is narrowed to once it is wider, seconds. A slower network adds its round trip.
+BOUND, GOAL = 0.1, 0.02
+#: How often the member is asked while the turn of a second is awaited, seconds.
+STEP = 0.005
+#: An answer counts as new for so long, seconds: a clock that was set is noticed within it.
+FRESH = 1.0
+#: After the member could not be asked, it is left alone for so long, seconds; and one try takes this long at most.
+PAUSE, PATIENCE = 5.0, 0.5
+#: By how much two clocks may drift apart.
+DRIFT = 200e-6
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+    #: Seconds on a clock that runs through suspend.
+    monotonic: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+else:
+    monotonic = time.monotonic
+
+
+class Clock(Protocol):
+    """What tells the store's time."""
+
+    def interval(self, deadline: float, sharp: bool) -> Now | None:
+        """Return an interval that holds it, no wider than `BOUND` if ``sharp`` and the deadline allows it; None if nothing is known."""
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the connection and the lock."""
+
+
+class LocalClock:
+    """This host's clock, where the user asks for it by name (``?clock=local``)."""
+
+    def interval(self, deadline: float, sharp: bool) -> Now | None:
+        """As `Clock.interval`."""
+        now = time.time_ns() // 1000
+        return now, now
+
+    def after_fork(self) -> None:
+        """As `Clock.after_fork`."""
+
+
+class MemberClock:
+    """The clock of one member, asked at ``/version``, which needs neither credentials nor a quorum."""
+
+    def __init__(self, host: str, port: int, context: Callable[[], ssl.SSLContext] | None) -> None:
+        self._address = host, port
+        self._context = context
+        self._low, self._high = -math.inf, math.inf  # the member's time less ours, at `_known_at`
+        self._known_at = 0.0
+        self._asked_at = -math.inf
+        self._retry_at = 0.0
+        self._round_trip = math.inf
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """As `Clock.after_fork`: the parent's socket is left to it, what is known stays known."""
+        self._lock = threading.Lock()
+        self._connection: http.client.HTTPConnection | None = None
+
+    def interval(self, deadline: float, sharp: bool) -> Now | None:
+        """As `Clock.interval`."""
+        now = monotonic()
+        if sharp or now - self._asked_at > FRESH:
+            # a thread that only wants to refresh does not wait for one that narrows
+            if self._lock.acquire(timeout=max(0.0, deadline - now) if sharp else 0):
+                try:
+                    self._refresh(deadline)
+                    if sharp:
+                        self._narrow(deadline)
+                finally:
+                    self._lock.release()
+            now = monotonic()
+        low, high = self._bounds(now)
+        return None if math.isinf(low) else (int((now + low) * 1e6), int((now + high) * 1e6) + 1)
+
+    def _bounds(self, now: float) -> tuple[float, float]:
+        drift = DRIFT * max(0.0, now - self._known_at)
+        return self._low - drift, self._high + drift
+
+    def _width(self) -> float:
+        low, high = self._bounds(monotonic())
+        return high - low
+
+    def _refresh(self, deadline: float) -> None:
+        now = monotonic()
+        if now - self._asked_at > FRESH and now >= self._retry_at:
+            self._ask(deadline)
+
+    def _narrow(self, deadline: float) -> None:
+        """Look out for the turn of a second: at most one second."""
+        width = self._width()
+        if width <= max(BOUND, 3 * self._round_trip) or math.isinf(width):
+            return
+        goal = max(GOAL, 2 * self._round_trip)
+        deadline = min(deadline, monotonic() + 1.5)
+        while self._width() > goal and (now := monotonic()) < deadline and now >= self._retry_at:
+            low, high = self._bounds(now)
+            turn = math.floor(now + low) + 1 - high  # when the member's next second can begin at the earliest
+            time.sleep(max(0.0, min(turn, deadline) - now))
+            self._ask(deadline)
+            if self._width() > goal:
+                time.sleep(STEP)
+
+    def _ask(self, deadline: float) -> None:
+        """Take one answer in; whatever goes wrong is left for later."""
+        try:
+            sent = monotonic()
+            second = self._date(min(PATIENCE, deadline - sent))
+            received = monotonic()
+        except (OSError, ValueError, http.client.HTTPException):
+            self._retry_at = monotonic() + PAUSE
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            return
+        low, high = second - received, second + 1 - sent
+        known_low, known_high = self._bounds(received)
+        if max(low, known_low) < min(high, known_high):
+            low, high = max(low, known_low), min(high, known_high)
+        self._low, self._high, self._known_at, self._asked_at = low, high, received, received
+        self._round_trip = min(self._round_trip, received - sent)
+
+    def _date(self, timeout: float) -> int:
+        if timeout <= 0:
+            raise TimeoutError
+        for again in (True, False):
+            connection = self._connection
+            if connection is None:
+                again = False
+                connection = self._connection = self._connect(timeout)
+            elif connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            try:
+                connection.request("GET", "/version")
+                response = connection.getresponse()
+                response.read()
+                break
+            except (ConnectionError, http.client.HTTPException):
+                connection.close()
+                self._connection = None
+                if not again:  # else the server had closed an idle connection
+                    raise
+        parsed = parsedate_tz(response.getheader("Date") or "")
+        if parsed is None:
+            raise ValueError("an answer without a date")
+        return mktime_tz(parsed)
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        host, port = self._address
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._context())
+
+
+#: The members' clocks that this process knows: what one driver has learned, the next one need not.
+_known: dict[tuple[object, ...], MemberClock] = {}
+
+
+def members(settings: Settings) -> list[Clock]:
+    """Return the clock of each endpoint."""
+    if settings.clock == "local":
+        return [LocalClock()] * len(settings.addresses)
+
+    def context() -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=settings.cacert or None)
+        if settings.cert:
+            made.load_cert_chain(settings.cert, settings.key)
+        return made
+
+    found: list[Clock] = []
+    for host, port in settings.addresses:
+        key = (host, settings.http_port or port, settings.tls, settings.cacert, settings.cert, settings.key)
+        found.append(_known.setdefault(key, MemberClock(host, settings.http_port or port, context if settings.tls else None)))
+    return found

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""What etcd keeps for a name, and how it is written.
+
+- ``PREFIX/records/NAME``: the record, as one line of JSON (fields at their default left out), and behind it the history's bytes.
+- ``PREFIX/leases/NAME``: there while somebody holds the name, bound to an etcd lease. Its value is the grant's token, in digits, so that a
+  transaction of the user's own can compare it.
+- ``PREFIX/guards/OWNER``: of a grant without a lease (W4), bound to an etcd lease, for nothing but that lease.
+
+Whether somebody holds a name is decided by the second key alone; the record's ``expires_at`` is for people. All writes are transactions
+that compare the record's revision and the second key's, so that each verb is decided in one step by the rules of rota.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from rota.backend import Now, Record
+from rota.duration import SECOND
+from rota.errors import ConfigurationError
+
+from . import _wire
+
+_DEFAULTS = Record("")._asdict()
+_FORMAT = 1
+
+
+class Keys:
+    """The keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.records, self.leases, self.guards = (f"{prefix}/{part}/".encode() for part in ("records", "leases", "guards"))
+
+    def ranges(self, name: str) -> list[Any]:
+        """Return what reads all of a name."""
+        encoded = name.encode()
+        return [_wire.RequestOp(request_range=_wire.Range(key=key + encoded)) for key in (self.records, self.leases)]
+
+
+class Found(NamedTuple):
+    """What etcd holds for a name at one revision.
+
+    Attributes:
+        stored: The record as it was written; None if there is none.
+        seconds: The granted length of its lease.
+        written: The revision that wrote the record; 0 if there is none.
+        held: The revision that made the key of the lease; 0 if nobody holds the name.
+        lease: The id of the etcd lease that the key is bound to.
+        revision: The revision of the whole.
+    """
+
+    stored: Record | None
+    seconds: int
+    written: int
+    held: int
+    lease: int
+    revision: int
+
+    def record(self, now: Now) -> Record | None:
+        """Return the record with an ``expires_at`` that agrees with the key: past without it, ahead of now with it."""
+        record = self.stored
+        if record is None or not record.owner:
+            return record
+        if not self.held:
+            return record if record.expires_at <= now[0] else record._replace(expires_at=now[0])
+        if record.expires_at > now[1]:
+            return record
+        return record._replace(expires_at=now[1] + self.seconds * SECOND)  # it was renewed since: it ends by then at the latest
+
+
+def found(name: str, response: Any) -> Found:
+    """Read the answer of a transaction to `Keys.ranges`."""
+    (record, lease) = (part.response_range.kvs for part in response.responses)
+    stored, seconds = decode(name, record[0].value) if record else (None, 0)
+    return Found(
+        stored,
+        seconds,
+        record[0].mod_revision if record else 0,
+        lease[0].create_revision if lease else 0,
+        lease[0].lease if lease else 0,
+        response.header.revision,
+    )
+
+
+def encode(record: Record, seconds: int) -> bytes:
+    """Return the value of a record's key."""
+    values: dict[str, Any] = {field: value for field, value in zip(Record._fields, record, strict=True) if value != _DEFAULTS[field]}
+    del values["name"]
+    history: bytes = values.pop("history", b"")
+    if record.owner:
+        values["lease_seconds"] = seconds
+    return json.dumps({"format": _FORMAT, **values}, ensure_ascii=False).encode() + b"\n" + history
+
+
+def decode(name: str, value: bytes) -> tuple[Record, int]:
+    """Read the value of a record's key, and the granted seconds of its lease."""
+    line, _, history = value.partition(b"\n")
+    try:
+        values = json.loads(line)
+        seconds = values.pop("lease_seconds", 0)
+        if values["format"] != _FORMAT:
+            raise ConfigurationError(f"the record of {name!r} has format {values['format']}, this rota knows {_FORMAT}")
+        return Record(name, **values, history=history), seconds
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigurationError(f"the key of {name!r} holds no record of rota's: {error}") from error

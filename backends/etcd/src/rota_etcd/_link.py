@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: MIT
+"""Calls to etcd over gRPC: bounded, tried on one endpoint after the other, logged in again once, and honest about what may be applied.
+
+The rules: an error of which etcd or gRPC says that nothing was applied, and any error of a call that may be repeated, is tried again on the
+next endpoint while there is time. Any other error of a call that writes is `OutcomeUnknown`, at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import grpc
+from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+
+from . import _wire
+from ._clock import monotonic
+from ._url import Settings
+
+Metadata = tuple[tuple[str, str], ...]
+
+#: etcd's "no leader" at once, instead of a wait for one until the deadline.
+HAS_LEADER: Metadata = (("hasleader", "true"),)
+#: The least time for one try, and the pause before the endpoints are tried once more, seconds.
+LEAST, ROUND = 0.05, 0.05
+#: How often all endpoints are tried at the most when none can be reached (one that answers "no leader" is asked until the deadline).
+ROUNDS = 2
+CHANNEL = (
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection: after a fork, too
+    ("grpc.min_reconnect_backoff_ms", 1000),  # how long one attempt to connect may take
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 10_000),  # etcd forbids pings more often than each 5 s
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", -1),
+)
+
+_Code = grpc.StatusCode
+#: Errors with which etcd refuses a call before it does anything.
+_NOT_APPLIED = ("failed to connect", "no leader", "too many requests", "database space exceeded", "server stopped", "connection refused")
+_WRONG_TLS = ("certificate_verify_failed", "certificate required", "bad certificate", "wrong_version_number", "unknown ca", "unknown_ca")
+
+# Channels that a fork copied: neither used nor closed, since gRPC's threads are not here to do it.
+_of_the_parent: list[grpc.Channel] = []
+
+
+class Refusal(Exception):
+    """etcd's own refusal, which the caller decides about; nothing was applied."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
+class Endpoints(Protocol):
+    """Where channels come from."""
+
+    count: int
+
+    def channel(self, index: int) -> grpc.Channel:
+        """Return the open channel to an endpoint."""
+
+    def metadata(self, fresh: bool, login: Callable[[Any], Any]) -> Metadata:
+        """Return the credentials of a call; with ``fresh`` the old ones were refused."""
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the channels."""
+
+    def close(self) -> None:
+        """Close the channels."""
+
+
+class OwnEndpoints:
+    """Channels to the members that a URL names, and the token of its user."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.count = len(settings.addresses)
+        self._settings = settings
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """As `Endpoints.after_fork`."""
+        _of_the_parent.extend(getattr(self, "_channels", {}).values())
+        self._channels: dict[int, grpc.Channel] = {}
+        self._token = ""
+        self._lock = threading.Lock()
+
+    def channel(self, index: int) -> grpc.Channel:
+        """As `Endpoints.channel`."""
+        channel = self._channels.get(index)
+        if channel is None:
+            with self._lock:
+                channel = self._channels.get(index) or self._open(index)
+                self._channels[index] = channel
+        return channel
+
+    def _open(self, index: int) -> grpc.Channel:
+        host, port = self._settings.addresses[index]
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if not self._settings.tls:
+            return grpc.insecure_channel(target, CHANNEL)
+        ca, key, cert = (_file(path) for path in (self._settings.cacert or _system_ca(), self._settings.key, self._settings.cert))
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), CHANNEL)
+
+    def metadata(self, fresh: bool, login: Callable[[Any], Any]) -> Metadata:
+        """As `Endpoints.metadata`."""
+        if not self._settings.user:
+            return HAS_LEADER
+        token = self._token
+        if fresh or not token:
+            with self._lock:
+                if self._token == token:  # else another thread has just logged in
+                    self._token = ""
+                    request = _wire.Authenticate(name=self._settings.user, password=self._settings.password)
+                    try:
+                        self._token = login(request).token
+                    except Refusal as refusal:
+                        if "not enabled" not in str(refusal):
+                            raise
+                        self._token = "none"  # etcd has authentication turned off, and wants no token
+                token = self._token
+        return HAS_LEADER if token == "none" else (*HAS_LEADER, ("token", token))
+
+    def close(self) -> None:
+        """As `Endpoints.close`."""
+        while self._channels:
+            with suppress(KeyError):
+                self._channels.popitem()[1].close()
+
+
+class Link:
+    """Calls over one set of endpoints, from several threads at a time."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self.endpoints = endpoints
+        self.at = 0
+        self.closed = False
+        self._stubs: dict[tuple[int, type[Any]], tuple[grpc.Channel, Callable[..., Any]]] = {}
+
+    def after_fork(self) -> None:
+        """In a forked child: have nothing to do with the parent's connections."""
+        self._stubs.clear()
+        self.endpoints.after_fork()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self.closed = True
+        self._stubs.clear()
+        self.endpoints.close()
+
+    # -- one request, one response
+
+    def call(self, request: Any, deadline: float, *, writes: bool = False) -> Any:
+        """Return the response.
+
+        Args:
+            request: Its type says which method is meant.
+            deadline: By `_clock.monotonic`.
+            writes: Whether it must not be repeated when its fate is unknown.
+
+        Raises:
+            Refusal: etcd refused the request itself.
+            Unavailable: Nothing was applied.
+            OutcomeUnknown: ``writes``, and it may have been applied.
+            ConfigurationError: Credentials, certificates, permissions.
+        """
+        return self._try(lambda at, left, metadata: self._stub(at, type(request))(request, left, metadata), deadline, writes)
+
+    def later(self, request: Any, seconds: float) -> Any:
+        """Send something whose outcome nobody waits for; return its future."""
+        try:
+            metadata = self.endpoints.metadata(False, lambda login: self._login(self.at, seconds, login))
+            return self._stub(self.at, type(request)).future(request, seconds, metadata)  # type: ignore[attr-defined]
+        except (grpc.RpcError, ValueError, Refusal, Unavailable, ConfigurationError):
+            return None
+
+    # -- streams
+
+    def keep_alive(self, ids: Sequence[int], deadline: float) -> dict[int, int]:
+        """Renew leases on one stream; return the granted seconds of each that was answered, 0 where the lease is gone."""
+        answers: dict[int, int] = {}
+
+        def ask(at: int, left: float, metadata: Metadata) -> None:
+            requests = [_wire.KeepAlive(ID=each) for each in ids if each not in answers]
+            for response in self._stub(at, _wire.KeepAlive)(iter(requests), left, metadata):
+                answers[response.ID] = response.TTL
+
+        try:
+            self._try(ask, deadline, False)
+        except Unavailable:
+            if not answers:
+                raise
+        return answers
+
+    def await_delete(self, key: bytes, revision: int, deadline: float) -> bool:
+        """Wait until a key is deleted in this revision or a later one; after a break the watch goes on there. False: the time is over."""
+        ended = threading.Event()
+
+        def requests() -> Iterator[Any]:
+            # only deletions, so that nothing is sent for what a holder writes
+            yield _wire.Watch(create_request=_wire.WatchCreate(key=key, start_revision=revision, filters=[_wire.NOPUT]))
+            ended.wait()  # the end of the requests would end the watch
+
+        def watch(at: int, left: float, metadata: Metadata) -> bool:
+            nonlocal revision
+            call = self._stub(at, _wire.Watch)(requests(), max(0.001, deadline - monotonic()), metadata)
+            try:
+                for response in call:
+                    if response.canceled or any(event.type == _wire.DELETE for event in response.events):
+                        return True  # cancelled: the revision was compacted, or not permitted. Looking again tells
+                    revision = max(revision, response.header.revision)
+            except grpc.RpcError as error:
+                if error.code() != _Code.DEADLINE_EXCEEDED:
+                    raise
+            finally:
+                call.cancel()
+            return False
+
+        try:
+            while monotonic() < deadline:
+                if self._try(watch, deadline, False):
+                    return True
+        finally:
+            ended.set()
+        return False
+
+    # -- inside
+
+    def _stub(self, at: int, kind: type[Any]) -> Callable[..., Any]:
+        channel = self.endpoints.channel(at)
+        known = self._stubs.get((at, kind))
+        if known is not None and known[0] is channel:
+            return known[1]
+        path, response = _wire.METHODS[kind]
+        make = channel.stream_stream if kind in (_wire.KeepAlive, _wire.Watch) else channel.unary_unary
+        stub: Callable[..., Any] = make(path, kind.SerializeToString, response)
+        self._stubs[at, kind] = channel, stub
+        return stub
+
+    def _login(self, at: int, left: float, request: Any) -> Any:
+        """Authenticate (bcrypt: about 100 ms of the server's)."""
+        try:
+            return self._stub(at, _wire.Authenticate)(request, left, HAS_LEADER)
+        except grpc.RpcError as error:
+            if error.code() == _Code.FAILED_PRECONDITION:
+                raise Refusal(error.code(), error.details() or "") from error
+            raise
+
+    def _try(self, ask: Callable[[int, float, Metadata], Any], deadline: float, writes: bool) -> Any:
+        """Ask one endpoint after the other; see the rules above."""
+        count = self.endpoints.count
+        tries, fresh, connects = 0, False, 0
+        while True:
+            if self.closed:
+                raise Unavailable("the client is closed")
+            left = deadline - monotonic()
+            # one that hangs leaves the others their share of the time
+            share = left if count == 1 else max(LEAST, left / max(2, count - tries))
+            at, sent = self.at, False
+            try:
+                metadata = self.endpoints.metadata(fresh, lambda login, at=at, share=share: self._login(at, share, login))  # type: ignore[misc]
+                if left <= 0:
+                    raise Unavailable("no time is left")
+                sent = True
+                return ask(at, min(share, left), metadata)
+            except ValueError as error:  # gRPC: the channel was closed
+                raise Unavailable("the client is closed") from error
+            except grpc.RpcError as error:
+                code, details = error.code(), error.details() or ""
+                _check(code, details, error)
+                lowered = details.lower()
+                if code == _Code.UNAUTHENTICATED or "auth store is old" in lowered:
+                    if fresh:
+                        raise ConfigurationError(f"etcd refuses the credentials: {details}") from error
+                    fresh = True
+                    continue
+                unapplied = not sent or not writes or any(sign in lowered for sign in _NOT_APPLIED)
+                if self.at == at:
+                    self.at = (at + 1) % count
+                tries += 1
+                if not unapplied:
+                    raise OutcomeUnknown(f"etcd: {details or code}") from error
+                patient = "leader" in lowered or code == _Code.DEADLINE_EXCEEDED
+                connects += not patient
+                over = monotonic() + LEAST >= deadline
+                if over or connects >= ROUNDS * count:
+                    raise Unavailable(f"etcd: {details or code}") from error
+                if tries % count == 0:
+                    time.sleep(min(ROUND, max(0.0, deadline - monotonic())))
+
+
+def _check(code: grpc.StatusCode, details: str, error: grpc.RpcError) -> None:
+    """Raise what no other endpoint and no other time would answer otherwise."""
+    lowered = details.lower()
+    if any(sign in lowered for sign in _WRONG_TLS):
+        raise ConfigurationError(f"TLS with etcd fails: {details}") from error
+    if code == _Code.PERMISSION_DENIED:
+        raise ConfigurationError(f"etcd: {details}: the user needs a role that may read and write all keys under the prefix") from error
+    if code == _Code.UNIMPLEMENTED:
+        raise ConfigurationError(f"this is no etcd with the v3 API: {details}") from error
+    if code == _Code.INVALID_ARGUMENT and "auth store is old" not in lowered:
+        hint = ": it wants a user and a password" if "user name is empty" in lowered else ""
+        raise ConfigurationError(f"etcd: {details}{hint}") from error
+    if code in (_Code.NOT_FOUND, _Code.FAILED_PRECONDITION, _Code.ALREADY_EXISTS, _Code.OUT_OF_RANGE):
+        raise Refusal(code, details) from error
+
+
+def _file(path: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigurationError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _system_ca() -> str:
+    """Return the file of the certificates that this system trusts; gRPC's own list is another one."""
+    import ssl
+
+    return ssl.get_default_verify_paths().cafile or ""

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: MIT
+"""The verbs of the contract over etcd.
+
+A name is held while its lease key is there, which etcd itself deletes with its lease: leases need no time of day. Each verb reads the
+record and that key in one request, lets rota's rules decide, and writes both in one transaction that applies only if neither has changed.
+
+A claim's etcd lease has an id that follows from the owner's. So a request that is stuck somewhere can't win later (L7): whoever finishes
+the owner revokes that lease, and etcd refuses a transaction that puts a key on a lease that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import grpc
+from rota import rules
+from rota.backend import (
+    LEASE,
+    UNUSED,
+    WON,
+    Answer,
+    Backend,
+    Claim,
+    Driver,
+    Now,
+    Override,
+    Record,
+    Renewal,
+    Renewed,
+    Settled,
+    Settlement,
+    WriteBack,
+)
+from rota.capabilities import Capabilities
+from rota.duration import SECOND
+from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from rota.url import Url
+
+from . import _wire
+from ._clock import BOUND, Clock, members, monotonic
+from ._codec import Found, Keys, decode, encode, found
+from ._link import Link, OwnEndpoints, Refusal
+from ._url import OPTIONS, settings
+
+T = TypeVar("T")
+
+#: How long a revocation in the background may take, and how long `close` waits for those on their way, seconds.
+BACKGROUND, LAST = 5.0, 0.2
+
+
+class EtcdDriver(Driver):
+    """Blocking verbs; the async face uses them from threads."""
+
+    capabilities = Capabilities(
+        verbs=frozenset({"watch", "override", "record", "facts", "sweep"}),
+        min_ttl=SECOND,
+        ttl_step=SECOND,
+        clock="interval",
+        clock_bound=int(BOUND * SECOND),
+        waiting="watch",
+        durability="quorum",
+    )
+
+    def __init__(self, link: Link, clocks: Sequence[Clock], prefix: str) -> None:
+        self.link = link
+        self.keys = Keys(prefix)
+        self._clocks = clocks
+        self._ending: dict[int, Any] = {}  # leases that are being revoked: not to be renewed any more
+        self._floor = 0  # the shortest lease that this etcd is known to grant, seconds
+        self._swept = b""
+
+    # -- reading and writing a name
+
+    def _find(self, name: str, deadline: float) -> Found:
+        return found(name, self.link.call(_wire.Txn(success=self.keys.ranges(name)), deadline))
+
+    def _write(
+        self, name: str, before: Found, record: Record | None, deadline: float, seconds: int = 0, hold: tuple[bytes, int] | None = None
+    ) -> Found | None:
+        """Replace what was found, if it is still so. Return None when written, else what is there now.
+
+        Args:
+            name: The name.
+            before: What was found.
+            record: The record to write; None deletes it.
+            deadline: By `monotonic`.
+            seconds: The length of the record's lease.
+            hold: The key to bind to the etcd lease of this id.
+        """
+        encoded = name.encode()
+        record_key, lease_key = self.keys.records + encoded, self.keys.leases + encoded
+        compare = [
+            _wire.Compare(target=_wire.MOD, key=record_key, mod_revision=before.written),
+            _wire.Compare(target=_wire.CREATE, key=lease_key, create_revision=before.held),
+        ]
+        if record is None:
+            writes = [_wire.RequestOp(request_delete_range=_wire.Delete(key=record_key))]
+        else:
+            writes = [_wire.RequestOp(request_put=_wire.Put(key=record_key, value=encode(record, seconds)))]
+            if hold is not None:
+                writes.append(_wire.RequestOp(request_put=_wire.Put(key=hold[0], value=b"%d" % record.token, lease=hold[1])))
+            elif before.held and not record.owner:
+                writes.append(_wire.RequestOp(request_delete_range=_wire.Delete(key=lease_key)))
+        request = _wire.Txn(compare=compare, success=writes, failure=self.keys.ranges(name))
+        response = self.link.call(request, deadline, writes=True)
+        return None if response.succeeded else found(name, response)
+
+    def _decide(
+        self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[T, Record | None]], *, fences: bool = False
+    ) -> T:
+        """Read, let the rules decide, write; again if somebody else wrote in between.
+
+        With ``fences`` the holder's etcd lease is revoked before, so that it can't be renewed any more once the record is changed.
+        """
+        deadline = self._deadline(timeout)
+        now, _ = self._times(deadline)
+        before: Found | None = self._find(name, deadline)
+        while True:
+            assert before is not None
+            answer, changed = decide(before.record(now), now)
+            if changed is None:
+                return answer
+            if fences and before.lease:
+                self._revoke(before.lease, deadline)
+                before = self._find(name, deadline)
+                continue
+            lease = before.lease
+            before = self._write(name, before, changed, deadline, before.seconds)
+            if before is None:
+                if lease and not changed.owner:
+                    self._revoke_later(lease)
+                return answer
+
+    # -- etcd leases
+
+    def _grant(self, lease: int, ttl: int, deadline: float) -> int:
+        """Make an etcd lease, or renew the one that an earlier try has made; return its granted seconds."""
+        asked = -(-ttl // SECOND)
+        while True:
+            try:
+                seconds: int = self.link.call(_wire.Grant(ID=lease, TTL=asked), deadline).TTL
+            except Refusal as refusal:
+                if refusal.code != grpc.StatusCode.FAILED_PRECONDITION:
+                    raise ConfigurationError(f"etcd grants no lease of {asked}s: {refusal}") from refusal
+                seconds = self.link.keep_alive([lease], deadline).get(lease, 0)  # "lease already exists"
+                if not seconds:
+                    continue  # not any more
+            if seconds > asked:
+                self._floor = seconds
+            return seconds
+
+    def _revoke(self, lease: int, deadline: float) -> None:
+        with suppress(Refusal):  # it is gone
+            self.link.call(_wire.Revoke(ID=lease), deadline)
+
+    def _revoke_later(self, lease: int) -> None:
+        """Revoke a lease that has no key any more, and let nobody wait for it; should it fail, it ends by itself."""
+        future = self.link.later(_wire.Revoke(ID=lease), BACKGROUND)
+        if future is not None:
+            self._ending[lease] = future
+            future.add_done_callback(lambda _: self._ending.pop(lease, None))
+
+    # -- time
+
+    def _deadline(self, timeout: float) -> float:
+        if self.link.closed:
+            raise Unavailable("the client is closed")
+        return monotonic() + timeout
+
+    def _time(self, deadline: float, sharp: bool = False) -> Now | None:
+        return self._clocks[self.link.at].interval(deadline, sharp)
+
+    def _times(self, deadline: float, sharp: bool = False) -> tuple[Now, Now | None]:
+        """Return the time to write into records, and the store's as far as known.
+
+        Without the latter the former is this host's: leases are not decided by it.
+        """
+        known = self._time(deadline, sharp)
+        here = time.time_ns() // 1000
+        return known or (here, here), known
+
+    # -- verbs
+
+    def claim(self, claim: Claim, timeout: float) -> Answer:
+        deadline = self._deadline(timeout)
+        before: Found | None = self._find(claim.name, deadline)
+        now, known = self._times(deadline, sharp=claim.kind != LEASE)
+        if known is None:
+            if claim.kind != LEASE:
+                raise ConfigurationError(
+                    "etcd's members don't answer HTTP, which alone tells their time, and windows are decided by it: leases work;"
+                    " else name the port by http_port=, or take this host's clock by clock=local"
+                )
+            claim = claim._replace(apply_until=2**63)  # by a clock that nobody knows nothing is stale; the etcd lease guards (L7)
+        asked, lease, seconds = claim.ttl, _lease_id(claim.owner), 0
+        try:
+            while True:
+                assert before is not None
+                answer, changed = rules.claim(before.record(now), claim, now[0], now)
+                if changed is None:
+                    break
+                hold = None
+                if answer.verdict == WON:
+                    if not seconds:
+                        # `now` is from before this request, so the record's times are never ahead of what etcd counts
+                        seconds = self._grant(lease, claim.ttl, deadline)
+                        claim = claim._replace(ttl=max(asked, seconds * SECOND))
+                        continue
+                    hold = (self.keys.guards + claim.owner.encode() if claim.overlap else self.keys.leases + claim.name.encode()), lease
+                before = self._write(claim.name, before, changed, deadline, seconds, hold)
+                if before is None:
+                    seconds = 0 if hold and not claim.overlap else seconds
+                    break
+        except OutcomeUnknown:
+            seconds = 0  # the key may be there: the lease goes when this owner is finished
+            raise
+        finally:
+            if seconds:
+                self._revoke_later(lease)  # granted for a claim that was not won, or for a guard, which has done its duty
+        longer = claim.ttl if answer.verdict == WON and claim.ttl > asked else 0
+        return answer._replace(now=known, ttl=longer) if longer or known is None else answer
+
+    def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
+        deadline = self._deadline(timeout)
+        leases = [_lease_id(renewal.owner) for renewal in renewals]
+        ending = dict.fromkeys(self._ending.copy(), 0)
+        alive = self.link.keep_alive([lease for lease in leases if lease not in ending], deadline) if renewals else {}
+        alive |= ending
+        held: list[bool | None] = []
+        for renewal, lease in zip(renewals, leases, strict=True):
+            if lease not in alive:
+                held.append(None)
+            elif alive[lease] == max(-(-renewal.ttl // SECOND), self._floor):
+                held.append(True)
+            else:
+                held.append(self._renew_otherwise(renewal, lease, deadline))
+        return Renewed(held, self._time(deadline))
+
+    def _renew_otherwise(self, renewal: Renewal, lease: int, deadline: float) -> bool | None:
+        """Renew a grant whose own etcd lease is gone, or is of another length: an etcd lease keeps its length, so it takes another one."""
+        try:
+            now, _ = self._times(deadline)
+            before: Found | None = self._find(renewal.name, deadline)
+            while True:
+                assert before is not None
+                record = before.record(now)
+                if record is None or record.owner != renewal.owner or not before.held:
+                    return False
+                if before.lease != lease:  # it was given another one before
+                    lease = before.lease
+                    if self.link.keep_alive([lease], deadline).get(lease) == -(-renewal.ttl // SECOND):
+                        return True
+                    continue
+                other = _lease_id(os.urandom(8).hex())
+                seconds = self._grant(other, renewal.ttl, deadline)
+                longer = renewal._replace(ttl=max(renewal.ttl, seconds * SECOND))
+                changed = rules.renew(record, longer, now[0])
+                key = self.keys.leases + renewal.name.encode()
+                before = self._write(renewal.name, before, changed, deadline, seconds, (key, other))
+                self._revoke_later(lease if before is None else other)
+                if before is None:
+                    return True
+        except Unavailable:
+            return None
+
+    def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        def decide(record: Record | None, now: Now) -> tuple[Settled, Record | None]:
+            return rules.settle(record, settlement, now[0], now)
+
+        began = monotonic()
+        settled = self._decide(settlement.name, timeout, decide)
+        if settled.applied or settlement.result != UNUSED:
+            return settled
+        # finishing a claim that may still be on its way (L7): without its etcd lease it can't be applied; it may have been, just before
+        self._revoke(_lease_id(settlement.owner), began + timeout)
+        return self._decide(settlement.name, timeout - (monotonic() - began), decide)
+
+    def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
+        deadline = self._deadline(timeout)
+        before = self._find(name, deadline)
+        now, known = self._times(deadline)
+        return before.record(now), known
+
+    def list(self, prefix: str, timeout: float, *, after: str = "", limit: int = 1000) -> list[Record]:
+        deadline = self._deadline(timeout)
+        first = max(prefix.encode(), after.encode() + b"\0" if after else b"")
+        page = self._page(prefix.encode(), first, limit, deadline)
+        return [record for _, before, now, _ in page if (record := before.record(now)) is not None]
+
+    def forget(self, name: str, timeout: float) -> bool:
+        def decide(record: Record | None, now: Now) -> tuple[bool, Record | None]:
+            tombstone = rules.forget(record, now[0])
+            return tombstone is not None, tombstone
+
+        return self._decide(name, timeout, decide, fences=True)
+
+    def now(self, timeout: float) -> Now | None:
+        deadline = self._deadline(timeout)
+        known = self._time(deadline, sharp=True)
+        if known is None:
+            self.link.call(_wire.Range(key=self.keys.records), deadline)  # is it HTTP that doesn't answer, or all of etcd?
+        return known
+
+    def close(self) -> None:
+        deadline = monotonic() + LAST
+        while self._ending and not self.link.closed and monotonic() < deadline:
+            time.sleep(0.002)
+        self.link.close()
+
+    def after_fork(self) -> None:
+        self._ending = {}
+        self.link.after_fork()
+        for clock in self._clocks:
+            clock.after_fork()
+
+    # -- optional verbs
+
+    def watch(self, name: str, owner: str, timeout: float) -> bool:
+        deadline = self._deadline(timeout)
+        before = self._find(name, deadline)
+        if not before.held or before.stored is None or before.stored.owner != owner:
+            return True
+        return self.link.await_delete(self.keys.leases + name.encode(), before.revision + 1, deadline)
+
+    def override(self, override: Override, timeout: float) -> Settled:
+        return self._decide(override.name, timeout, lambda record, now: rules.override(record, override, now[0]), fences=True)
+
+    def record(self, write_back: WriteBack, timeout: float) -> Settled:
+        return self._decide(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now[0]))
+
+    def sweep(self, limit: int, timeout: float) -> int:
+        """Look at the next so many records, and remove those that R1 lets go; all records have their turn, call by call."""
+        deadline = self._deadline(timeout)
+        removed = 0
+        page = self._page(b"", self._swept, limit, deadline)
+        self._swept = page[-1][0].encode() + b"\0" if len(page) == limit else b""
+        for name, before, now, known in page:
+            record = before.record(now)
+            if known is not None and record is not None and rules.may_remove(record, known[0]):
+                removed += self._write(name, before, None, deadline) is None
+        return removed
+
+    def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
+        deadline = self._deadline(timeout)
+        status = self.link.call(_wire.Status(), deadline)
+        here = self._time(deadline, sharp=True)
+        facts: dict[str, str | int | float | bool | None] = {
+            "version": status.version,
+            "endpoints": self.link.endpoints.count,
+            "is_leader": status.leader == status.header.member_id,
+            "db_size": status.dbSize,
+            "clock_width_ms": None if here is None else (here[1] - here[0]) / 1000,
+        }
+        if here is not None and len(self._clocks) > 1:
+            facts["clock_spread_ms"] = self._spread(deadline)
+        return facts
+
+    def _spread(self, deadline: float) -> float | None:
+        """Return how far the members' clocks are apart at least: beyond a ttl's margin, only tokens protect while members change (L12)."""
+        times = [(now, monotonic()) for clock in self._clocks if (now := clock.interval(deadline, sharp=False)) is not None]
+        return max(max(a[0] - b[1] - (at - bt) * SECOND, 0.0) for a, at in times for b, bt in times) / 1000
+
+    def _page(self, prefix: bytes, first: bytes, limit: int, deadline: float) -> Sequence[tuple[str, Found, Now, Now | None]]:
+        """Return up to ``limit`` records from a name on, and the time they are seen at."""
+        keys = self.keys.records
+        end = _after(keys + prefix)
+        response = self.link.call(_wire.Range(key=keys + first, range_end=end, limit=limit), deadline)
+        if not response.kvs:
+            return []
+        names = [kv.key[len(keys) :] for kv in response.kvs]
+        at = response.header.revision
+        leases = self.keys.leases
+        between = _wire.Range(key=leases + names[0], range_end=leases + names[-1] + b"\0", revision=at, keys_only=True)
+        held = {kv.key[len(leases) :]: kv for kv in self.link.call(between, deadline).kvs}
+        now, known = self._times(deadline)
+        page = []
+        for name, kv in zip(names, response.kvs, strict=True):
+            lease = held.get(name)
+            decoded = name.decode()
+            stored, seconds = decode(decoded, kv.value)
+            held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
+            page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at), now, known))
+        return page
+
+
+def _lease_id(owner: str) -> int:
+    """Return the id of an owner's etcd lease: 63 bits of the random 128."""
+    return int(owner[:16], 16) & 0x7FFF_FFFF_FFFF_FFFF or 1
+
+
+def _after(prefix: bytes) -> bytes:
+    """Return the end of the range of all keys that start so; a name in UTF-8 never ends with 0xff."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+class EtcdBackend(Backend):
+    """``etcd://`` and ``etcds://``."""
+
+    contract = 1
+    options = OPTIONS
+
+    def driver(self, url: Url) -> EtcdDriver:
+        parsed = settings(url)
+        return EtcdDriver(Link(OwnEndpoints(parsed)), members(parsed), parsed.prefix)
