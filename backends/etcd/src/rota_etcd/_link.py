@@ -88,7 +88,7 @@ class OwnEndpoints:
         _of_the_parent.extend(getattr(self, "_channels", {}).values())
         self._channels: dict[int, grpc.Channel] = {}
         self._token = ""
-        self._lock = threading.Lock()
+        self._lock, self._login_lock = threading.Lock(), threading.Lock()
 
     def channel(self, index: int) -> grpc.Channel:
         """As `Endpoints.channel`."""
@@ -113,7 +113,7 @@ class OwnEndpoints:
             return HAS_LEADER
         token = self._token
         if fresh or not token:
-            with self._lock:
+            with self._login_lock:
                 if self._token == token:  # else another thread has just logged in
                     self._token = ""
                     request = _wire.Authenticate(name=self._settings.user, password=self._settings.password)
@@ -170,14 +170,6 @@ class Link:
             ConfigurationError: Credentials, certificates, permissions.
         """
         return self._try(lambda at, left, metadata: self._stub(at, type(request))(request, left, metadata), deadline, writes)
-
-    def later(self, request: Any, seconds: float) -> Any:
-        """Send something whose outcome nobody waits for; return its future."""
-        try:
-            metadata = self.endpoints.metadata(False, lambda login: self._login(self.at, seconds, login))
-            return self._stub(self.at, type(request)).future(request, seconds, metadata)  # type: ignore[attr-defined]
-        except (grpc.RpcError, ValueError, Refusal, Unavailable, ConfigurationError):
-            return None
 
     # -- streams
 

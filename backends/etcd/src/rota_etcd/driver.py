@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 from rota import rules
@@ -44,12 +44,15 @@ from . import _wire
 from ._clock import BOUND, Clock, members, monotonic
 from ._codec import Found, Keys, decode, encode, found
 from ._link import Link, OwnEndpoints, Refusal
+from ._revoker import Revoker
 from ._url import OPTIONS, settings
 
 T = TypeVar("T")
 
-#: How long a revocation in the background may take, and how long `close` waits for those on their way, seconds.
-BACKGROUND, LAST = 5.0, 0.2
+#: How many names' records are remembered.
+SEEN = 1000
+#: How long a revocation in the background may take, and how long `close` waits for what is left, seconds.
+BACKGROUND, LAST = 2.0, 0.2
 
 
 class EtcdDriver(Driver):
@@ -69,9 +72,10 @@ class EtcdDriver(Driver):
         self.link = link
         self.keys = Keys(prefix)
         self._clocks = clocks
-        self._ending: dict[int, Any] = {}  # leases that are being revoked: not to be renewed any more
+        self._revoker = Revoker(lambda lease: self._revoke(lease, monotonic() + BACKGROUND))
         self._floor = 0  # the shortest lease that this etcd is known to grant, seconds
         self._swept = b""
+        self._seen: dict[str, Found] = {}  # what this driver wrote last: the next write starts from it, and reads only if it is outdated
 
     # -- reading and writing a name
 
@@ -107,7 +111,23 @@ class EtcdDriver(Driver):
                 writes.append(_wire.RequestOp(request_delete_range=_wire.Delete(key=lease_key)))
         request = _wire.Txn(compare=compare, success=writes, failure=self.keys.ranges(name))
         response = self.link.call(request, deadline, writes=True)
-        return None if response.succeeded else found(name, response)
+        if not response.succeeded:
+            return found(name, response)
+        at = response.header.revision
+        if hold is not None and hold[0] == lease_key:
+            self._remember(name, Found(record, seconds, at, before.held or at, hold[1], at))
+        elif record is not None:
+            kept = (before.held, before.lease) if record.owner else (0, 0)
+            self._remember(name, Found(record, seconds, at, *kept, at))
+        return None
+
+    def _remember(self, name: str, found: Found) -> None:
+        seen = self._seen
+        seen.pop(name, None)
+        seen[name] = found
+        if len(seen) > SEEN:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread is at it
+                del seen[next(iter(seen))]
 
     def _decide(
         self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[T, Record | None]], *, fences: bool = False
@@ -118,12 +138,16 @@ class EtcdDriver(Driver):
         """
         deadline = self._deadline(timeout)
         now, _ = self._times(deadline)
-        before: Found | None = self._find(name, deadline)
+        seen = before = self._seen.pop(name, None)
+        before = before or self._find(name, deadline)
         while True:
             assert before is not None
             answer, changed = decide(before.record(now), now)
             if changed is None:
-                return answer
+                if before is not seen:
+                    return answer
+                before = self._find(name, deadline)
+                continue
             if fences and before.lease:
                 self._revoke(before.lease, deadline)
                 before = self._find(name, deadline)
@@ -132,7 +156,7 @@ class EtcdDriver(Driver):
             before = self._write(name, before, changed, deadline, before.seconds)
             if before is None:
                 if lease and not changed.owner:
-                    self._revoke_later(lease)
+                    self._revoker.add(lease)
                 return answer
 
     # -- etcd leases
@@ -157,13 +181,6 @@ class EtcdDriver(Driver):
         with suppress(Refusal):  # it is gone
             self.link.call(_wire.Revoke(ID=lease), deadline)
 
-    def _revoke_later(self, lease: int) -> None:
-        """Revoke a lease that has no key any more, and let nobody wait for it; should it fail, it ends by itself."""
-        future = self.link.later(_wire.Revoke(ID=lease), BACKGROUND)
-        if future is not None:
-            self._ending[lease] = future
-            future.add_done_callback(lambda _: self._ending.pop(lease, None))
-
     # -- time
 
     def _deadline(self, timeout: float) -> float:
@@ -187,7 +204,8 @@ class EtcdDriver(Driver):
 
     def claim(self, claim: Claim, timeout: float) -> Answer:
         deadline = self._deadline(timeout)
-        before: Found | None = self._find(claim.name, deadline)
+        seen = before = self._seen.pop(claim.name, None)
+        before = before or self._find(claim.name, deadline)
         now, known = self._times(deadline, sharp=claim.kind != LEASE)
         if known is None:
             if claim.kind != LEASE:
@@ -201,6 +219,9 @@ class EtcdDriver(Driver):
             while True:
                 assert before is not None
                 answer, changed = rules.claim(before.record(now), claim, now[0], now)
+                if before is seen and (changed is None or answer.verdict != WON):  # only a write shows that it is still so
+                    before = self._find(claim.name, deadline)
+                    continue
                 if changed is None:
                     break
                 hold = None
@@ -220,14 +241,14 @@ class EtcdDriver(Driver):
             raise
         finally:
             if seconds:
-                self._revoke_later(lease)  # granted for a claim that was not won, or for a guard, which has done its duty
+                self._revoker.add(lease)  # granted for a claim that was not won, or for a guard, which has done its duty
         longer = claim.ttl if answer.verdict == WON and claim.ttl > asked else 0
         return answer._replace(now=known, ttl=longer) if longer or known is None else answer
 
     def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
         deadline = self._deadline(timeout)
         leases = [_lease_id(renewal.owner) for renewal in renewals]
-        ending = dict.fromkeys(self._ending.copy(), 0)
+        ending = dict.fromkeys(self._revoker.pending.copy(), 0)
         alive = self.link.keep_alive([lease for lease in leases if lease not in ending], deadline) if renewals else {}
         alive |= ending
         held: list[bool | None] = []
@@ -261,7 +282,7 @@ class EtcdDriver(Driver):
                 changed = rules.renew(record, longer, now[0])
                 key = self.keys.leases + renewal.name.encode()
                 before = self._write(renewal.name, before, changed, deadline, seconds, (key, other))
-                self._revoke_later(lease if before is None else other)
+                self._revoker.add(lease if before is None else other)
                 if before is None:
                     return True
         except Unavailable:
@@ -306,13 +327,11 @@ class EtcdDriver(Driver):
         return known
 
     def close(self) -> None:
-        deadline = monotonic() + LAST
-        while self._ending and not self.link.closed and monotonic() < deadline:
-            time.sleep(0.002)
+        self._revoker.close(LAST)
         self.link.close()
 
     def after_fork(self) -> None:
-        self._ending = {}
+        self._revoker.reset()
         self.link.after_fork()
         for clock in self._clocks:
             clock.after_fork()
