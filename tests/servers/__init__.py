@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Real servers for tests: started from installed programs on loopback, or running ones that environment variables name."""
 
-from ._etcd import Etcd, EtcdEnsemble, EtcdError
+from ._etcd import Etcd, EtcdEnsemble, EtcdError, skew_program
 from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, RunningPostgres, add_user
 from ._process import HOST, NotInstalled, Process, ServerError, accepts, free_port, program, running, wait_until
 from ._redis import Redis, RedisCluster, RedisError, RedisFailover, RedisSentinel
@@ -34,5 +34,6 @@ __all__ = [
     "free_port",
     "program",
     "running",
+    "skew_program",
     "wait_until",
 ]

@@ -3,15 +3,33 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import http.client
 import json
+import platform
+import shutil
 import ssl
+import subprocess
+import tempfile
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Self
 
-from ._process import HOST, Process, free_port, program, wait_until
+from ._process import HOST, NotInstalled, Process, free_port, program, wait_until
+
+
+@functools.cache
+def skew_program() -> Path:
+    """Return ``skew``, compiled from skew.c for as long as the tests run."""
+    if platform.machine() != "x86_64":
+        raise NotInstalled("a clock that the tests set needs an x86-64 machine")
+    folder = Path(tempfile.mkdtemp(prefix="rota-skew-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = Path(__file__).with_name("skew.c")
+    subprocess.run([program("C compiler"), "-O2", "-Wall", "-o", folder / "skew", source], check=True)
+    return folder / "skew"
 
 
 class EtcdError(Exception):
@@ -85,7 +103,8 @@ class Etcd(Process):
             values |= {"cert_file": f"{self.certificate}.crt", "key_file": f"{self.certificate}.key"}
         if self.client_certificates:
             values |= {"client_cert_auth": "true", "trusted_ca_file": f"{self.certificate}.crt"}
-        return [program("etcd"), *(f"--{name.replace('_', '-')}={value}" for name, value in values.items())]
+        command = [program("etcd"), *(f"--{name.replace('_', '-')}={value}" for name, value in values.items())]
+        return [str(skew_program()), str(self.folder / "skew"), *command] if self.skewed else command
 
     def skew(self, seconds: int) -> None:
         """Set its clock ahead by so much, now, if it is a `skewed` one."""
@@ -120,11 +139,11 @@ class Etcd(Process):
     def do(self, path: str, seconds: float = 10.0, **body: object) -> dict[str, object]:
         """Ask by HTTP and JSON, etcd's gateway; the tests' own way, so that what is tested does not test itself. Bytes go as base64."""
         headers = {}
-        if self.password and not path.startswith("auth/"):
+        if self.password and path != "auth/authenticate":
             if not self._token:
                 with contextlib.suppress(EtcdError):
                     self._token = str(self.do("auth/authenticate", name="root", password=self.password)["token"])
-            headers = {"Authorization": self._token}
+            headers = {"Authorization": self._token} if self._token else {}
         sent = {name: b64encode(value).decode() if isinstance(value, bytes) else value for name, value in body.items()}
         if self.tls:
             context = ssl.create_default_context(cafile=f"{self.certificate}.crt")

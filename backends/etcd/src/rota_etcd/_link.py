@@ -260,6 +260,8 @@ class Link:
                     raise Unavailable("no time is left")
                 sent = True
                 return ask(at, min(share, left), metadata)
+            except ConfigurationError:
+                raise
             except ValueError as error:  # gRPC: the channel was closed
                 raise Unavailable("the client is closed") from error
             except grpc.RpcError as error:

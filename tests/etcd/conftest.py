@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of etcd share: a server that nobody stops, drivers, requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import rota
+from rota.backend import LEASE, WINDOW, Claim
+from rota.duration import DAY, HOUR, SECOND
+from rota_etcd import EtcdBackend, EtcdDriver
+from servers import Etcd
+
+PATIENCE = 10.0
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[Etcd]:
+    """One member of our own that no test stops."""
+    with Etcd() as server:
+        yield server
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that nobody has used."""
+    return f"n-{os.urandom(6).hex()}"
+
+
+@pytest.fixture
+def driver_for() -> Iterator[Callable[[str], EtcdDriver]]:
+    """Make a driver for a URL; it is closed with the test."""
+    made: list[EtcdDriver] = []
+
+    def make(url: str) -> EtcdDriver:
+        made.append(EtcdBackend().driver(rota.url.parse(url)))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., rota.Client]]:
+    """Connect a client; it is closed with the test."""
+    made: list[rota.Client] = []
+
+    def make(url: object, **options: object) -> rota.Client:
+        made.append(rota.connect(url, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def lease() -> Callable[..., Claim]:
+    """Make a claim for a lease, by a fresh owner."""
+
+    def make(name: str, ttl: float = 30, **changes: object) -> Claim:
+        owner = os.urandom(16).hex()
+        return Claim(name, owner, "test", LEASE, int(ttl * SECOND), 2**62, 30 * DAY)._replace(**changes)
+
+    return make
+
+
+@pytest.fixture
+def slot(lease: Callable[..., Claim]) -> Callable[..., Claim]:
+    """Make a claim for a slot of an hour that begins at a store's time."""
+
+    def make(name: str, start: int, **changes: object) -> Claim:
+        return lease(name, kind=WINDOW, schedule="every 1h", slot_start=start, slot_end=start + HOUR, not_before=start)._replace(**changes)
+
+    return make

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""The members' clock: an interval that holds it, whatever this host takes for the time of day; and life without it (L12, W5, DV-10)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import rota
+from rota.backend import BUSY, EARLY, HANDLED, WON, Claim, Renewal, Settlement
+from rota.duration import DAY, HOUR, SECOND
+from rota.errors import ConfigurationError, Unavailable
+from rota_etcd import EtcdDriver
+from rota_etcd._clock import BOUND, FRESH, MemberClock, monotonic
+from servers import HOST, Etcd, free_port, skew_program
+
+Drivers = Callable[[str], EtcdDriver]
+
+
+@pytest.fixture(scope="module")
+def skewed() -> Iterator[Etcd]:
+    with Etcd(skewed=True) as server:
+        yield server
+
+
+def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd) -> None:
+    clock = MemberClock(HOST, skewed.port, None)
+    for offset in (0, 5, -7, 3600):
+        skewed.skew(offset)
+        for again in range(30):
+            if again == 0:
+                time.sleep(FRESH)  # within it a step need not be noticed
+            before = time.time_ns() // 1000 + offset * SECOND
+            low, high = clock.interval(monotonic() + 5, sharp=again % 10 == 0) or (0, 0)
+            after = time.time_ns() // 1000 + offset * SECOND
+            assert low <= after, "the interval is ahead of the member's clock"
+            assert before <= high, "the interval is behind the member's clock"
+            assert high - low <= BOUND * SECOND
+    skewed.skew(0)
+
+
+def test_a_wait_for_the_turn_of_a_second_keeps_to_the_deadline(skewed: Etcd) -> None:
+    clock = MemberClock(HOST, skewed.port, None)
+    began = monotonic()
+    low, high = clock.interval(began + 0.05, sharp=True) or (0, 0)
+    assert monotonic() - began < 0.5
+    assert low <= time.time_ns() // 1000 <= high
+
+
+CHILD = """
+import json, sys, time
+import rota
+from rota.backend import Claim
+from rota_etcd import EtcdBackend
+
+url, claims = sys.argv[1], json.loads(sys.argv[2])
+driver = EtcdBackend().driver(rota.url.parse(url))
+answers = [driver.claim(Claim(*claim), 10.0) for claim in claims]
+print(json.dumps([time.time(), driver.now(10.0)[0], [answer.verdict for answer in answers]]))
+"""
+
+
+@pytest.mark.parametrize("off", [180, -180, 86400, -86400])
+def test_dv10_the_local_time_of_day_enters_no_decision(
+    etcd: Etcd, name: str, driver_for: Drivers, slot: Callable[..., Claim], tmp_path: Path, off: int
+) -> None:
+    """DV-10: a client whose clock is off by minutes or days sees what all others see."""
+    driver = driver_for(etcd.url())
+    now = driver.now(10.0)
+    assert now is not None
+    begun = now[0] - now[0] % HOUR
+    held = slot(name, begun)
+    assert driver.claim(held, 10.0).verdict == WON
+    done = slot(f"{name}-done", begun)
+    assert driver.claim(done, 10.0).verdict == WON
+    assert driver.settle(Settlement(done.name, done.owner, HANDLED, DAY), 10.0).applied
+    claims = [slot(name, begun), slot(name, begun + 2 * HOUR), slot(done.name, begun), slot(f"{name}-new", begun)]
+    (tmp_path / "off").write_text(str(off))
+    command = [str(skew_program()), str(tmp_path / "off"), sys.executable, "-c", CHILD, etcd.url(), json.dumps(claims)]
+    told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=60).stdout)
+    assert abs(told[0] - time.time() - off) < 60, "the child's clock was not off"
+    assert 0 <= told[1] - now[0] < 60 * SECOND
+    assert told[2] == [BUSY, EARLY, HANDLED, WON]
+    record, _ = driver.read(f"{name}-new", 10.0)
+    assert record is not None
+    assert 0 <= record.granted_at - now[0] < 60 * SECOND
+
+
+def test_without_http_leases_work_and_windows_say_why_not(
+    etcd: Etcd, name: str, driver_for: Drivers, connect: Callable[..., rota.Client], lease: Callable[..., Claim]
+) -> None:
+    url = etcd.url(f"http_port={free_port()}")
+    driver = driver_for(url)
+    assert driver.now(5.0) is None
+    first = lease(name)
+    won = driver.claim(first, 5.0)
+    assert (won.verdict, won.now) == (WON, None)
+    assert driver.claim(lease(name), 5.0).verdict == BUSY
+    assert list(driver.renew([Renewal(name, first.owner, first.ttl, DAY)], 5.0).held) == [True]
+    assert driver.settle(Settlement(name, first.owner, "released", DAY), 5.0).applied
+    second = driver.claim(lease(name), 5.0)
+    assert second.record is not None
+    assert won.record is not None
+    assert second.record.token > won.record.token
+    client = connect(url)
+    with client.lease(f"{name}-client") as grant:
+        grant.check()
+    with pytest.raises(ConfigurationError, match="time"):
+        client.try_window(name + "w", rota.Every("1h"))
+    with pytest.raises(ConfigurationError, match="http_port=.*clock=local"):
+        driver.claim(lease(name + "w", kind="window", slot_start=0, slot_end=None), 5.0)
+    assert driver.sweep(100, 5.0) == 0, "nothing may be removed by a clock that nobody knows"
+
+
+def test_the_local_clock_is_taken_if_it_is_asked_for_by_name(etcd: Etcd, name: str, connect: Callable[..., rota.Client]) -> None:
+    client = connect(etcd.url(f"clock=local&http_port={free_port()}"))
+    with client.window(name, rota.Every("1h")) as grant:
+        assert abs(grant.record.granted_at - time.time_ns() // 1000) < 10 * SECOND
+    assert client.try_window(name, rota.Every("1h")).verdict == HANDLED
+
+
+def test_a_server_that_is_down_is_unavailable_and_not_without_a_clock(driver_for: Drivers) -> None:
+    with pytest.raises(Unavailable):
+        driver_for(f"etcd://{HOST}:{free_port()}").now(1.0)

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: MIT
+"""What goes wrong with one etcd: restarts, lost data, tokens and certificates, requests that are stuck, a full database."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+import rota
+from rota.backend import BUSY, FINISHED, RELEASED, UNUSED, WON, Claim, Override, Renewal, Settlement
+from rota.duration import DAY, SECOND
+from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from rota_etcd import EtcdDriver, _wire
+from rota_etcd._clock import monotonic
+from rota_etcd._link import Refusal
+from servers import HOST, Etcd, EtcdError, wait_until
+
+Drivers = Callable[[str], EtcdDriver]
+Connect = Callable[..., rota.Client]
+Claims = Callable[..., Claim]
+
+
+# -- the server goes and comes
+
+
+def test_a_lease_outlives_a_restart_and_a_waiter_is_woken_after_it(name: str, connect: Connect) -> None:
+    with Etcd() as server:
+        holder, waiter = connect(server.url()), connect(server.url())
+        grant = holder.try_lease(name, ttl="3s")
+        won: list[Any] = []
+        thread = threading.Thread(target=lambda: won.append(waiter.try_lease(name, wait=20)))
+        thread.start()
+        since = grant._deadline
+        server.restart()
+        wait_until(lambda: grant._deadline > since, 10, "a renewal after the restart")
+        assert not won
+        grant.release()
+        thread.join(10)
+        assert won[0].token > grant.token
+
+
+def test_tokens_grow_over_wiped_and_older_data(name: str, connect: Connect) -> None:
+    """L2: whatever became of the data, a token is at least the store's time."""
+    with Etcd() as server:
+        tokens = []
+
+        def take() -> None:
+            client = connect(server.url())
+            with client.lease(name) as grant:
+                tokens.append(grant.token)
+
+        take()
+        server.stop()
+        shutil.copytree(server.folder / "data", server.folder / "old")
+        server.start()
+        take()
+        take()
+        server.stop()
+        shutil.rmtree(server.folder / "data")
+        (server.folder / "old").rename(server.folder / "data")
+        server.start()
+        take()
+        server.stop()
+        shutil.rmtree(server.folder / "data")
+        server.start()
+        take()
+        assert tokens == sorted(set(tokens))
+
+
+def test_a_server_that_is_down_is_unavailable_at_once_and_used_again_without_a_restart(name: str, connect: Connect) -> None:
+    with Etcd() as server:
+        client = connect(server.url())
+        assert client.try_lease(name)
+        server.kill()
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as raised:
+            client.try_lease(name)
+        assert not isinstance(raised.value, OutcomeUnknown)
+        assert time.monotonic() - began < 1.5
+        assert isinstance(raised.value.__cause__, grpc.RpcError)
+        server.start()
+        wait_until(lambda: client.try_lease(name, on_unavailable="skip").verdict != "unavailable", 5.0, "an answer")
+
+
+def test_a_full_database_is_unavailable_and_nothing_else(name: str, driver_for: Drivers, lease: Claims) -> None:
+    with Etcd(quota_backend_bytes=str(256 * 1024)) as server:
+        driver, held = driver_for(server.url()), lease(name)
+        assert driver.claim(held, 5.0).verdict == WON
+        with pytest.raises(EtcdError, match="space"):
+            for number in range(1000):
+                server.do("kv/put", key=b"f%d" % number, value=b"x" * 50_000)
+        with pytest.raises(Unavailable, match="space") as raised:
+            driver.claim(lease(name + "2"), 5.0)
+        assert not isinstance(raised.value, OutcomeUnknown)
+        assert list(driver.renew([Renewal(name, held.owner, held.ttl, DAY)], 5.0).held) == [True]
+        assert driver.claim(lease(name), 5.0).verdict == BUSY
+
+
+# -- requests whose fate is unknown (L7)
+
+
+class StuckTxn:
+    """Lets writing transactions of a driver be sent later, or without an answer."""
+
+    def __init__(self, driver: EtcdDriver, *, sends: bool) -> None:
+        self.stuck: list[Any] = []
+        self.call = driver.link.call
+
+        def call(request: Any, deadline: float, *, writes: bool = False) -> Any:
+            if not writes:
+                return self.call(request, deadline)
+            self.stuck.append(request)
+            if sends:
+                self.call(request, deadline)
+            raise OutcomeUnknown("no answer")
+
+        self.driver = driver
+        driver.link.call = call  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        self.driver.link.call = self.call  # type: ignore[method-assign]
+
+
+def test_a_claim_that_is_stuck_can_not_win_once_its_owner_was_finished(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, slot: Claims
+) -> None:
+    driver = driver_for(etcd.url())
+    now = driver.now(5.0)
+    assert now is not None
+    for claim in (lease(name), slot(name + "s", now[0]), slot(name + "o", now[0], seal=True, overlap=True)):
+        stuck = StuckTxn(driver, sends=False)
+        with pytest.raises(OutcomeUnknown):
+            driver.claim(claim, 5.0)
+        stuck.end()
+        assert not driver.settle(Settlement(claim.name, claim.owner, UNUSED, DAY), 5.0).applied
+        with pytest.raises(Refusal, match="lease not found"):
+            driver.link.call(stuck.stuck[0], monotonic() + 5.0)
+        assert driver.read(claim.name, 5.0)[0] is None
+
+
+def test_a_claim_that_was_applied_without_an_answer_is_found_or_finished(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    driver = driver_for(etcd.url())
+    for finish in (False, True):
+        claim = lease(f"{name}{finish}")
+        stuck = StuckTxn(driver, sends=True)
+        with pytest.raises(OutcomeUnknown):
+            driver.claim(claim, 5.0)
+        stuck.end()
+        if finish:
+            settled = driver.settle(Settlement(claim.name, claim.owner, UNUSED, DAY), 5.0)
+            assert (settled.applied, settled.result) == (True, UNUSED)
+            assert driver.claim(claim, 5.0).verdict == FINISHED
+        else:
+            again = driver.claim(claim, 5.0)
+            assert (again.verdict, again.before) == (WON, None)
+            assert list(driver.renew([Renewal(claim.name, claim.owner, claim.ttl, DAY)], 5.0).held) == [True]
+
+
+def test_a_claim_asked_again_before_it_was_applied_counts_its_ttl_anew(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L5: the etcd lease that an earlier try has made is renewed, so the deadline that counts from the second try is right."""
+    driver, claim = driver_for(etcd.url()), lease(name, 3)
+    stuck = StuckTxn(driver, sends=False)
+    with pytest.raises(OutcomeUnknown):
+        driver.claim(claim, 5.0)
+    stuck.end()
+    time.sleep(2.0)
+    again = time.monotonic()
+    assert driver.claim(claim, 5.0).verdict == WON
+    wait_until(lambda: etcd.get(f"rota/leases/{name}") is None, 10, "the end of the lease", every=0.01)
+    assert time.monotonic() - again >= 3.0
+
+
+def test_claims_that_were_not_won_leave_no_etcd_lease(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    driver, other = driver_for(etcd.url()), driver_for(etcd.url())
+    first = lease(name)
+    driver.claim(first, 5.0)
+    driver.settle(Settlement(name, first.owner, RELEASED, DAY), 5.0)  # from here on this driver believes the name to be free
+    held = lease(name)
+    assert other.claim(held, 5.0).verdict == WON
+    beaten = lease(name)
+    assert driver.claim(beaten, 5.0).verdict == BUSY
+    wait_until(lambda: not driver._revoker.pending, what="the revocation")
+    alive = {each["ID"] for each in etcd.do("lease/leases").get("leases", [])}
+    ids = [str(int(claim.owner[:16], 16) & 2**63 - 1) for claim in (first, beaten, held)]
+    assert [each in alive for each in ids] == [False, False, True]
+
+
+def test_a_transaction_of_ones_own_can_compare_the_token(etcd: Etcd, name: str, connect: Connect) -> None:
+    """The README's fenced write."""
+    client = connect(etcd.url())
+    grant = client.try_lease(name)
+
+    def write() -> bool:
+        key = f"rota/leases/{name}".encode()
+        compare = _wire.Compare(target=_wire.Compare.Target.Value("VALUE"), key=key, value=b"%d" % grant.token)
+        request = _wire.Txn(compare=[compare], success=[_wire.RequestOp(request_put=_wire.Put(key=b"mine", value=b"x"))])
+        return bool(client.driver.link.call(request, monotonic() + 5).succeeded)
+
+    assert write()
+    grant.release()
+    assert not write()
+    assert client.try_lease(name)
+    assert not write()
+
+
+def test_an_override_tells_the_holder_at_once(etcd: Etcd, name: str, connect: Connect) -> None:
+    client = connect(etcd.url())
+    grant = client.try_lease(name, ttl="1s")
+    assert connect(etcd.url()).driver.override(Override(name, RELEASED, "operator", DAY), 5.0).applied
+    wait_until(lambda: grant.lost, 2.0, "the holder is told")
+    assert etcd.get(f"rota/leases/{name}") is None
+
+
+# -- lengths
+
+
+def test_a_ttl_under_the_servers_floor_is_raised_and_reported(name: str, driver_for: Drivers, connect: Connect, lease: Claims) -> None:
+    """With etcd's defaults the shortest lease is 2 s: asked for 1 s, rota says what was granted and counts by it."""
+    with Etcd(heartbeat_interval="100", election_timeout="1000") as server:
+        driver, claim = driver_for(server.url()), lease(name, 1)
+        answer = driver.claim(claim, 5.0)
+        assert (answer.verdict, answer.ttl) == (WON, 2 * SECOND)
+        assert answer.record is not None
+        assert answer.record.expires_at - answer.record.granted_at == 2 * SECOND
+        for each in (driver, driver_for(server.url())):
+            for _ in range(2):
+                assert list(each.renew([Renewal(name, claim.owner, claim.ttl, DAY)], 5.0).held) == [True]
+        grant = connect(server.url()).try_lease(name + "c", ttl="1s")
+        assert 1.5 < grant.remaining() <= 2.0
+        assert driver.claim(lease(name + "2", 3), 5.0).ttl == 0
+    with pytest.raises(ConfigurationError, match="floor"):
+        connect("etcd://h1").try_lease(name, ttl="500ms")
+
+
+def test_many_leases_are_renewed_on_one_stream(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    driver = driver_for(etcd.url())
+    claims = [lease(f"{name}{number}") for number in range(40)]
+    assert {driver.claim(claim, 5.0).verdict for claim in claims} == {WON}
+    streams = []
+    stub = driver.link._stub
+    driver.link._stub = lambda at, kind: streams.append(kind) or stub(at, kind)  # type: ignore[method-assign]
+    lost = lease(name)
+    renewals = [Renewal(claim.name, claim.owner, claim.ttl, DAY) for claim in [*claims, lost]]
+    assert list(driver.renew(renewals, 5.0).held) == [True] * 40 + [False]
+    assert streams.count(_wire.KeepAlive) == 1
+
+
+# -- users and certificates
+
+
+def test_a_token_older_than_its_life_is_renewed_at_release(name: str, connect: Connect) -> None:
+    with Etcd(password="r/oot", auth_token_ttl="1") as server:
+        client = connect(server.url(user="root:r%2Foot"))
+        grant = client.try_lease(name, ttl="30s")
+        window = client.try_window(name + "w", rota.Every("1h"))
+        token = client.driver.link.endpoints._token
+        time.sleep(3.0)  # its life is counted anew with each use, and looked after once a second
+        with pytest.raises(EtcdError, match="invalid auth token"):
+            server._token = token
+            server.do("kv/range", key=b"x")
+        grant.release()
+        window.handled()
+        assert client.driver.link.endpoints._token != token
+
+
+def test_a_token_of_before_a_restart_is_renewed(name: str, connect: Connect) -> None:
+    with Etcd(password="root") as server:
+        client = connect(server.url())
+        grant = client.try_lease(name)
+        server.restart()
+        grant.release()
+        assert client.try_lease(name)
+
+
+def test_a_user_where_etcd_asks_for_none_is_let_in(etcd: Etcd, name: str, connect: Connect) -> None:
+    with connect(etcd.url(user="app:secret")).lease(name):
+        pass
+
+
+def test_tls_is_verified_and_client_certificates_are_shown(name: str, connect: Connect) -> None:
+    with Etcd(tls=True, client_certificates=True) as server:
+        client = connect(server.url())
+        with client.lease(name), client.window(name + "w", rota.Every("1h")):
+            pass
+        without = server.url().partition("&cert")[0]
+        with pytest.raises((ConfigurationError, Unavailable)):  # TLS 1.3 tells a client that has none by closing the connection
+            connect(without).try_lease(name)
+        with pytest.raises(ConfigurationError, match="TLS"):
+            connect(f"etcds://{HOST}:{server.port}/").try_lease(name)
