@@ -16,6 +16,7 @@ import tempfile
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from ._process import HOST, NotInstalled, Process, free_port, program, wait_until
 
@@ -71,7 +72,7 @@ class Etcd(Process):
         self.certificate = certificate or self.folder / "tls"
         self.skewed = skewed
         # a fast ensemble: leases from 1 s, elections within half a second; no power cut is part of any test
-        self.flags = {"heartbeat_interval": "50", "election_timeout": "500", "log_level": "warn", "logger": "zap", **flags}
+        self.flags = {"heartbeat_interval": "50", "election_timeout": "500", "log_level": "error", "logger": "zap", "bcrypt_cost": "4", **flags}
         self._token = ""
 
     @property
@@ -81,7 +82,7 @@ class Etcd(Process):
 
     def prepare(self) -> None:
         if self.tls and not Path(f"{self.certificate}.crt").exists():
-            openssl = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+            openssl = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
             files = ["-keyout", f"{self.certificate}.key", "-out", f"{self.certificate}.crt"]
             self.run(*openssl.split(), *files, "-addext", f"subjectAltName=DNS:localhost,IP:{HOST}")
         self.skew(0)
@@ -234,7 +235,7 @@ def url(members: list[Etcd], options: str = "", prefix: str = "", user: str = ""
         options = f"cacert={first.certificate}.crt{'&' + options if options else ''}"
     if first.client_certificates:
         options += f"&cert={first.certificate}.crt&key={first.certificate}.key"
-    user = user or (f"root:{first.password}" if first.password else "")
+    user = user or (f"root:{quote(first.password, safe='')}" if first.password else "")
     hosts = ",".join(f"{HOST}:{member.port}" for member in members)
     return f"etcd{'s' if first.tls else ''}://{user + '@' if user else ''}{hosts}/{prefix}{'?' + options if options else ''}"
 

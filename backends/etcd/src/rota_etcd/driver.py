@@ -43,7 +43,7 @@ from rota.url import Url
 from . import _wire
 from ._clock import BOUND, Clock, members, monotonic
 from ._codec import Found, Keys, decode, encode, found
-from ._link import Link, OwnEndpoints, Refusal
+from ._link import LEAST, Link, OwnEndpoints, Refusal
 from ._revoker import Revoker
 from ._url import OPTIONS, settings
 
@@ -340,10 +340,15 @@ class EtcdDriver(Driver):
 
     def watch(self, name: str, owner: str, timeout: float) -> bool:
         deadline = self._deadline(timeout)
-        before = self._find(name, deadline)
-        if not before.held or before.stored is None or before.stored.owner != owner:
-            return True
-        return self.link.await_delete(self.keys.leases + name.encode(), before.revision + 1, deadline)
+        try:
+            before = self._find(name, deadline)
+            if not before.held or before.stored is None or before.stored.owner != owner:
+                return True
+            return self.link.await_delete(self.keys.leases + name.encode(), before.revision + 1, deadline)
+        except Unavailable:
+            if deadline - monotonic() > LEAST:
+                raise
+            return False
 
     def override(self, override: Override, timeout: float) -> Settled:
         return self._decide(override.name, timeout, lambda record, now: rules.override(record, override, now[0]), fences=True)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: MIT
+"""rota on etcd beside bare gRPC doing the cheapest same thing, on one member that this starts.
+
+Bare acquire and release: a lease per key, one transaction to put it, one to delete it, the lease revoked; "in 3" lets the revocation delete
+it. Refused: the transaction that finds the key. A slot won is claimed and settled; lost, it is refused. Hand-off: a watch on the key until it
+is deleted, and the grant and transaction that must follow. Renewal: 10,000 leases, each with a ttl of 30 s, so 10 s a round at the most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import rota
+from rota.backend import LEASE, Claim, Renewal
+from rota_etcd import _wire as wire
+from rota_etcd import python_etcd3
+from rounds import Figure, interleaved, main
+
+python_etcd3.install()
+
+import etcd3
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from servers import HOST, Etcd
+
+CALLS, HAND_OFFS, LEASES = 60, 15, 10_000
+DAY = 86_400
+
+
+def timed(function: Callable[[], object], calls: int = CALLS) -> float:
+    """Return microseconds per call, no garbage collection inside."""
+    gc.collect()
+    gc.disable()
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    ended = time.perf_counter()
+    gc.enable()
+    return (ended - started) / calls * 1e6
+
+
+class Bare:
+    """The same messages over a channel, and nothing else."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.insecure_channel(f"{HOST}:{port}")
+        self.stubs: dict[Any, Any] = {}
+        for kind, (path, response) in wire.METHODS.items():
+            make = self.channel.stream_stream if kind in (wire.KeepAlive, wire.Watch) else self.channel.unary_unary
+            self.stubs[kind] = make(path, kind.SerializeToString, response)
+
+    def call(self, request: Any) -> Any:
+        return self.stubs[type(request)](request, 10.0)
+
+    def grant(self) -> int:
+        return int(self.call(wire.Grant(TTL=30)).ID)
+
+    def put(self, key: bytes, lease: int) -> Any:
+        absent = wire.Compare(target=wire.CREATE, key=key, create_revision=0)
+        put = wire.RequestOp(request_put=wire.Put(key=key, value=b"x" * 300, lease=lease))
+        look = wire.RequestOp(request_range=wire.Range(key=key))
+        return self.call(wire.Txn(compare=[absent], success=[put], failure=[look]))
+
+    def delete(self, key: bytes, revision: int) -> None:
+        mine = wire.Compare(target=wire.CREATE, key=key, create_revision=revision)
+        delete = wire.RequestOp(request_delete_range=wire.Delete(key=key))
+        assert self.call(wire.Txn(compare=[mine], success=[delete])).succeeded
+
+    def pair(self, key: bytes) -> None:
+        lease = self.grant()
+        self.delete(key, self.put(key, lease).header.revision)
+        self.call(wire.Revoke(ID=lease))
+
+    def pair_in_3(self, key: bytes) -> None:
+        lease = self.grant()
+        assert self.put(key, lease).succeeded
+        self.call(wire.Revoke(ID=lease))
+
+    def await_delete(self, key: bytes, revision: int, ready: threading.Event) -> None:
+        ended = threading.Event()
+
+        def requests() -> Any:
+            yield wire.Watch(create_request=wire.WatchCreate(key=key, start_revision=revision))
+            ended.wait()
+
+        call = self.stubs[wire.Watch](requests(), 10.0)
+        for response in call:
+            ready.set()
+            if response.events:
+                break
+        ended.set()
+        call.cancel()
+
+
+def ratio(what: str, rounds: dict[str, list[float]], ours: str, bare: str, bound: float | None, note: str = "") -> Figure:
+    return Figure(what, [a / b for a, b in zip(rounds[ours], rounds[bare], strict=True)], "x", bound, note)
+
+
+def pairs(server: Etcd, rounds: int) -> list[Figure]:
+    bare, client, run = Bare(server.port), rota.connect(server.url()), uuid.uuid4().hex
+    theirs = etcd3.client(port=server.port)
+    numbers = itertools.count()
+    key, held = f"{run}/pair".encode(), f"{run}/held".encode()
+    bare.put(held, bare.grant())
+    assert client.try_lease(f"{run}/held", ttl="10m")
+    now = int(time.time())
+    handled = now - now % DAY
+    with client.window(f"{run}/done", planned=handled):
+        pass
+
+    def pair() -> None:
+        client.try_lease(f"{run}/job").release()
+
+    def lock() -> None:
+        with theirs.lock(f"{run}/lock", ttl=30):
+            pass
+
+    def bare_refused() -> None:
+        assert not bare.put(held, 0).succeeded
+
+    def refused() -> None:
+        assert not client.try_lease(f"{run}/held")
+
+    def won() -> None:
+        client.try_window(f"{run}/window", planned=now - 20 * DAY + next(numbers)).handled()
+
+    def won_first() -> None:
+        client.try_window(f"{run}/window/{next(numbers)}", planned=handled).handled()
+
+    def lost() -> None:
+        assert not client.try_window(f"{run}/done", planned=handled)
+
+    measures: dict[str, Callable[[], object]] = {
+        "bare": lambda: bare.pair(key),
+        "in_3": lambda: bare.pair_in_3(key),
+        "bare_refused": bare_refused,
+        **{f.__name__: f for f in (pair, lock, refused, won, won_first, lost)},
+    }
+    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds)
+    client.close()
+    theirs.close()
+    return [
+        *(Figure(f"{name}: time", values[name], "µs", None) for name in values),
+        ratio("acquire + release / bare", values, "pair", "bare", 1.6),
+        ratio("acquire + release / bare in 3", values, "pair", "in_3", 1.6),
+        ratio("acquire + release / python-etcd3's Lock", values, "pair", "lock", 1.0),
+        ratio("refused / bare", values, "refused", "bare_refused", 0.8),
+        ratio("slot won + handled / bare", values, "won", "bare", 1.15),
+        ratio("slot won + handled, name not seen before / bare", values, "won_first", "bare", None),
+        ratio("slot lost / bare refused", values, "lost", "bare_refused", 0.8),
+    ]
+
+
+def hand_offs(server: Etcd, rounds: int) -> list[Figure]:
+    bare, run = Bare(server.port), uuid.uuid4().hex
+    holder, waiter = rota.connect(server.url()), rota.connect(server.url())
+
+    def measured(acquire: Callable[[], Callable[[], None]], wait: Callable[[threading.Event], None]) -> float:
+        took = []
+        for _ in range(HAND_OFFS):
+            release, ready, got = acquire(), threading.Event(), []
+
+            def waiting(ready: threading.Event = ready, got: list[float] = got) -> None:
+                wait(ready)
+                got.append(time.perf_counter())
+
+            thread = threading.Thread(target=waiting)
+            thread.start()
+            ready.wait(10)
+            time.sleep(0.03)
+            started = time.perf_counter()
+            release()
+            thread.join()
+            took.append(got[0] - started)
+        return sorted(took)[HAND_OFFS // 2] * 1e6
+
+    key = f"{run}/hand".encode()
+
+    def bare_acquire() -> Callable[[], None]:
+        revision = bare.put(key, bare.grant()).header.revision
+        return lambda: bare.delete(key, revision)
+
+    def bare_wait(ready: threading.Event) -> None:
+        revision = bare.call(wire.Range(key=key)).header.revision
+        bare.await_delete(key, revision + 1, ready)
+        bare.delete(key, bare.put(key, bare.grant()).header.revision)
+
+    def acquire() -> Callable[[], None]:
+        return holder.try_lease(run).release
+
+    def wait(ready: threading.Event) -> None:
+        ready.set()
+        waiter.try_lease(run, wait=10).release()
+
+    values = interleaved({"bare": lambda: measured(bare_acquire, bare_wait), "rota": lambda: measured(acquire, wait)}, rounds)
+    for client in (holder, waiter):
+        client.close()
+    return [*(Figure(f"hand-off: {name}", values[name], "µs", None) for name in values), ratio("hand-off / bare", values, "rota", "bare", 1.5)]
+
+
+def renewals(server: Etcd, rounds: int) -> list[Figure]:
+    bare, client = Bare(server.port), rota.connect(server.url())
+    owners = [os.urandom(16).hex() for _ in range(LEASES)]
+    from rota_etcd.driver import _lease_id
+
+    grants = [bare.stubs[wire.Grant].future(wire.Grant(ID=_lease_id(owner), TTL=30)) for owner in owners]
+    for granted in grants:
+        granted.result()
+    some = Claim("bench/renewed", os.urandom(16).hex(), "bench", LEASE, 30_000_000, 2**62, 1)
+    assert client.driver.claim(some, 5.0).verdict == "won"
+    batch = [Renewal("bench", owner, 30_000_000, 1) for owner in [*owners, some.owner]]
+
+    def all_of_them() -> float:
+        started = time.perf_counter()
+        for first in range(0, len(batch), 1000):
+            assert all(client.driver.renew(batch[first : first + 1000], 10.0).held)
+        return time.perf_counter() - started
+
+    values = [all_of_them() for _ in range(min(rounds, 5))]
+    client.close()
+    return [Figure(f"a round of renewals of {LEASES:,} leases", values, "s", 10.0)]
+
+
+def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
+    async def measure() -> dict[str, list[float]]:
+        values: dict[str, list[float]] = {"bare aio": [], "rota": []}
+        channel = grpc.aio.insecure_channel(f"{HOST}:{server.port}")
+        stubs = {
+            kind: channel.unary_unary(wire.METHODS[kind][0], kind.SerializeToString, wire.METHODS[kind][1])
+            for kind in (wire.Grant, wire.Txn, wire.Revoke)
+        }
+        client = rota.connect_async(server.url())
+
+        async def bare() -> None:
+            lease = (await stubs[wire.Grant](wire.Grant(TTL=30))).ID
+            absent = wire.Compare(target=wire.CREATE, key=b"aio", create_revision=0)
+            put = wire.RequestOp(request_put=wire.Put(key=b"aio", value=b"x" * 300, lease=lease))
+            assert (await stubs[wire.Txn](wire.Txn(compare=[absent], success=[put]))).succeeded
+            await stubs[wire.Txn](wire.Txn(success=[wire.RequestOp(request_delete_range=wire.Delete(key=b"aio"))]))
+            await stubs[wire.Revoke](wire.Revoke(ID=lease))
+
+        async def ours() -> None:
+            await (await client.try_lease("aio")).release()
+
+        for _ in range(rounds + 1):
+            for name, function in (("bare aio", bare), ("rota", ours)):
+                started = time.perf_counter()
+                for _ in range(CALLS):
+                    await function()
+                values[name].append((time.perf_counter() - started) / CALLS * 1e6)
+        await client.close()
+        await channel.close()
+        return {name: found[1:] for name, found in values.items()}
+
+    values = asyncio.run(measure())
+    figures = [Figure(f"async acquire + release: {name}", found, "µs", None) for name, found in values.items()]
+    return [*figures, ratio("async acquire + release / bare aio", values, "rota", "bare aio", 1.6)]
+
+
+def measure(rounds: int) -> list[Figure]:
+    with Etcd(heartbeat_interval="100", election_timeout="1000") as server:
+        return [
+            *pairs(server, rounds),
+            *hand_offs(server, rounds),
+            *asynchronous(server, rounds),
+            *renewals(server, rounds),
+        ]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__ or "")
