@@ -30,7 +30,7 @@ def skewed() -> Iterator[Etcd]:
 
 def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd) -> None:
     clock = MemberClock(HOST, skewed.port, None)
-    for offset in (0, 5, -7, 3600):
+    for offset in (0, -7, 3600):
         skewed.skew(offset)
         for again in range(30):
             if again == 0:
@@ -65,7 +65,7 @@ print(json.dumps([time.time(), driver.now(10.0)[0], [answer.verdict for answer i
 """
 
 
-@pytest.mark.parametrize("off", [180, -180, 86400, -86400])
+@pytest.mark.parametrize("off", [180, -86400])
 def test_dv10_the_local_time_of_day_enters_no_decision(
     etcd: Etcd, name: str, driver_for: Drivers, slot: Callable[..., Claim], tmp_path: Path, off: int
 ) -> None:

@@ -72,7 +72,14 @@ class Etcd(Process):
         self.certificate = certificate or self.folder / "tls"
         self.skewed = skewed
         # a fast ensemble: leases from 1 s, elections within half a second; no power cut is part of any test
-        self.flags = {"heartbeat_interval": "50", "election_timeout": "500", "log_level": "error", "logger": "zap", "bcrypt_cost": "4", **flags}
+        self.flags = {
+            "heartbeat_interval": "50",
+            "election_timeout": "500",
+            "log_level": "error",
+            "logger": "zap",
+            "bcrypt_cost": "4",
+            **flags,
+        }
         self._token = ""
 
     @property

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Revokes etcd leases that have no key any more, so that nobody has to wait for it. What fails is left to expiry."""
+"""Revokes etcd leases that have no key any more, when nothing else is going on. What fails is left to expiry."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from rota.errors import RotaError
 
 #: How long the thread waits for more before it ends, seconds.
 IDLE = 1.0
+#: It begins when nothing was added for so long (seconds), so that it is not in the way of the next claim; or when so many wait.
+QUIET, MANY = 0.05, 500
 
 
 class Revoker:
@@ -28,7 +31,8 @@ class Revoker:
         self.pending: dict[int, None] = {}
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = self._hurries = self._is_idle = False
+        self._added_at = 0.0
 
     def add(self, lease: int) -> None:
         """Revoke this one soon."""
@@ -36,16 +40,19 @@ class Revoker:
             if self._closed:
                 return
             self.pending[lease] = None
+            self._added_at = time.monotonic()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="rota-etcd-revoker", daemon=True)
                 thread.start()  # it may fail; one that did not start is none
                 self._thread = thread
-            else:
+            elif self._is_idle:
                 self._changed.notify_all()
 
     def close(self, seconds: float) -> None:
         """Revoke what is left for at most so long, then stop."""
         with self._changed:
+            self._hurries = True
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not self.pending, seconds)
             self._closed = True
             self._changed.notify_all()
@@ -56,9 +63,16 @@ class Revoker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: self.pending or self._closed, IDLE) or self._closed:
+                self._is_idle = True
+                waited = self._changed.wait_for(lambda: self.pending or self._closed, IDLE)
+                self._is_idle = False
+                if not waited or self._closed:
                     self._thread = None
                     return
+                quiet_in = self._added_at + QUIET - time.monotonic()
+                if quiet_in > 0 and len(self.pending) < MANY and not self._hurries:
+                    self._changed.wait(quiet_in)
+                    continue
                 lease = next(iter(self.pending))
             try:
                 self._revoke(lease)
@@ -66,5 +80,5 @@ class Revoker:
                 pass
             finally:
                 with self._changed:
-                    self.pending.pop(lease, None)
+                    del self.pending[lease]
                     self._changed.notify_all()

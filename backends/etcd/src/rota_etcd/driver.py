@@ -37,7 +37,7 @@ from rota.backend import (
 )
 from rota.capabilities import Capabilities
 from rota.duration import SECOND
-from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from rota.errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
 from rota.url import Url
 
 from . import _wire
@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 #: How many names' records are remembered.
 SEEN = 1000
+#: A record is written anew after so many seconds of renewals, so many of them with one renewal; and for how many that is known.
+REWRITE, REWRITES, KEPT = 86_400.0, 10, 100_000
 #: How long a revocation in the background may take, and how long `close` waits for what is left, seconds.
 BACKGROUND, LAST = 2.0, 0.2
 
@@ -75,6 +77,7 @@ class EtcdDriver(Driver):
         self._revoker = Revoker(lambda lease: self._revoke(lease, monotonic() + BACKGROUND))
         self._floor = 0  # the shortest lease that this etcd is known to grant, seconds
         self._swept = b""
+        self._kept_at: dict[str, float] = {}  # by owner: when the record was written last
         self._seen: dict[str, Found] = {}  # what this driver wrote last: the next write starts from it, and reads only if it is outdated
 
     # -- reading and writing a name
@@ -259,7 +262,29 @@ class EtcdDriver(Driver):
                 held.append(True)
             else:
                 held.append(self._renew_otherwise(renewal, lease, deadline))
+        self._keep_records(renewals, held, deadline)
         return Renewed(held, self._time(deadline))
+
+    def _keep_records(self, renewals: Sequence[Renewal], held: Sequence[bool | None], deadline: float) -> None:
+        """Write the `keep_until` that follows from renewals (R1), which leave records alone, once a day. What fails is done next time."""
+        now, old = monotonic(), []
+        for renewal, is_held in zip(renewals, held, strict=True):
+            if is_held and now - self._kept_at.setdefault(renewal.owner, now) > REWRITE:
+                old.append(renewal)
+            elif is_held is False:
+                self._kept_at.pop(renewal.owner, None)
+        for renewal in old[:REWRITES]:
+            with suppress(RotaError):
+                self._keep_record(renewal, deadline - monotonic())
+                self._kept_at[renewal.owner] = now
+        if len(self._kept_at) > KEPT:
+            self._kept_at.clear()
+
+    def _keep_record(self, renewal: Renewal, timeout: float) -> None:
+        def decide(record: Record | None, now: Now) -> tuple[None, Record | None]:
+            return None, rules.renew(record, renewal, now[0])
+
+        self._decide(renewal.name, timeout, decide)
 
     def _renew_otherwise(self, renewal: Renewal, lease: int, deadline: float) -> bool | None:
         """Renew a grant whose own etcd lease is gone, or is of another length: an etcd lease keeps its length, so it takes another one."""
@@ -293,6 +318,7 @@ class EtcdDriver(Driver):
             return rules.settle(record, settlement, now[0], now)
 
         began = monotonic()
+        self._kept_at.pop(settlement.owner, None)
         settled = self._decide(settlement.name, timeout, decide)
         if settled.applied or settlement.result != UNUSED:
             return settled
