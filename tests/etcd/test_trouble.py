@@ -28,20 +28,22 @@ Claims = Callable[..., Claim]
 # -- the server goes and comes
 
 
-def test_a_lease_outlives_a_restart_and_a_waiter_is_woken_after_it(name: str, connect: Connect) -> None:
+def test_a_lease_and_a_watch_outlive_a_restart(name: str, connect: Connect, driver_for: Drivers) -> None:
     with Etcd() as server:
-        holder, waiter = connect(server.url()), connect(server.url())
+        holder, waiter = connect(server.url()), driver_for(server.url())
         grant = holder.try_lease(name, ttl="3s")
-        won: list[Any] = []
-        thread = threading.Thread(target=lambda: won.append(waiter.try_lease(name, wait=20)))
+        woken: list[bool] = []
+        thread = threading.Thread(target=lambda: woken.append(waiter.watch(name, grant._owner, 20.0)))
         thread.start()
         since = grant._deadline
         server.restart()
         wait_until(lambda: grant._deadline > since, 10, "a renewal after the restart")
-        assert not won
+        assert not woken
+        began = time.monotonic()
         grant.release()
         thread.join(10)
-        assert won[0].token > grant.token
+        assert woken == [True]
+        assert time.monotonic() - began < 5
 
 
 def test_tokens_grow_over_wiped_and_older_data(name: str, connect: Connect) -> None:
@@ -216,6 +218,16 @@ def test_an_override_tells_the_holder_at_once(etcd: Etcd, name: str, connect: Co
     assert etcd.get(f"rota/leases/{name}") is None
 
 
+def test_a_record_deleted_by_hand_makes_no_two_holders(etcd: Etcd, name: str, connect: Connect) -> None:
+    client = connect(etcd.url())
+    grant = client.try_lease(name, ttl="1s")
+    etcd.do("kv/deleterange", key=f"rota/records/{name}".encode())
+    other = connect(etcd.url()).try_lease(name)
+    assert other
+    assert other.token > grant.token
+    wait_until(lambda: grant.lost, 2.0, "the holder is told")
+
+
 # -- lengths
 
 
@@ -265,6 +277,38 @@ def test_a_lease_renewed_for_long_says_how_long_its_record_is_kept(
     assert kept.keep_until >= won.keep_until + 30 * DAY
     assert (kept.owner, kept.token) == (won.owner, won.token)
     assert etcd.get(f"rota/leases/{name}") == b"%d" % won.token
+
+
+# -- keeping (R1, R3)
+
+
+def test_a_sweep_looks_at_all_records_in_turn_and_removes_what_it_may(
+    name: str, driver_for: Drivers, lease: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Etcd() as server:
+        driver = driver_for(server.url())
+        names = [f"{name}-{number}" for number in range(5)]
+        for each in names:
+            claim = lease(each, retention=DAY)
+            driver.claim(claim, 5.0)
+            if each != names[2]:
+                driver.settle(Settlement(each, claim.owner, RELEASED, DAY), 5.0)
+        assert driver.sweep(100, 5.0) == 0
+        # a month later, by the members' clock; the lease is still held
+        real = driver._time
+        later = 31 * DAY
+        monkeypatch.setattr(driver, "_time", lambda *a, **k: tuple(at + later for at in real(*a, **k)))
+        assert [driver.sweep(2, 5.0) for _ in range(4)] == [2, 1, 1, 0]
+        assert [record.name for record in driver.list("", 5.0)] == [names[2]]
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "colour": "red"}'])
+def test_a_key_that_holds_no_record_is_named(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, value: bytes) -> None:
+    driver = driver_for(etcd.url(prefix=name))
+    etcd.do("kv/put", key=f"{name}/records/broken".encode(), value=value)
+    for ask in (lambda: driver.read("broken", 5.0), lambda: driver.claim(lease("broken"), 5.0), lambda: driver.list("", 5.0)):
+        with pytest.raises(ConfigurationError, match="broken"):
+            ask()
 
 
 # -- users and certificates

@@ -191,6 +191,7 @@ class Link:
 
     def await_delete(self, key: bytes, revision: int, deadline: float) -> bool:
         """Wait until a key is deleted in this revision or a later one; after a break the watch goes on there. False: the time is over."""
+        # it always begins at the same revision: what a member says of its own is no sign that all before it was told
         ended = threading.Event()
 
         def requests() -> Iterator[Any]:
@@ -199,13 +200,11 @@ class Link:
             ended.wait()  # the end of the requests would end the watch
 
         def watch(at: int, left: float, metadata: Metadata) -> bool:
-            nonlocal revision
             call = self._stub(at, _wire.Watch)(requests(), max(0.001, deadline - monotonic()), metadata)
             try:
                 for response in call:
                     if response.canceled or any(event.type == _wire.DELETE for event in response.events):
                         return True  # cancelled: the revision was compacted, or not permitted. Looking again tells
-                    revision = max(revision, response.header.revision)
             except grpc.RpcError as error:
                 if error.code() != _Code.DEADLINE_EXCEEDED:
                     raise
@@ -214,9 +213,14 @@ class Link:
             return False
 
         try:
-            while monotonic() < deadline:
-                if self._try(watch, deadline, False):
-                    return True
+            while (left := deadline - monotonic()) > 0:
+                try:
+                    if self._try(watch, deadline, False):
+                        return True
+                except Unavailable:
+                    if self.closed:
+                        raise
+                    time.sleep(min(ROUND, left))
         finally:
             ended.set()
         return False

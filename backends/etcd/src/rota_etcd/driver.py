@@ -228,6 +228,11 @@ class EtcdDriver(Driver):
                 if changed is None:
                     break
                 hold = None
+                if answer.verdict == WON and before.lease:
+                    # somebody took the record away by hand, and left the holder its key: it must not go on beside the new one
+                    self._revoke(before.lease, deadline)
+                    before = self._find(claim.name, deadline)
+                    continue
                 if answer.verdict == WON:
                     if not seconds:
                         # `now` is from before this request, so the record's times are never ahead of what etcd counts
@@ -430,7 +435,7 @@ class EtcdDriver(Driver):
         page = []
         for name, kv in zip(names, response.kvs, strict=True):
             lease = held.get(name)
-            decoded = name.decode()
+            decoded = name.decode(errors="backslashreplace")  # what is no text is none of rota's, and `decode` says so
             stored, seconds = decode(decoded, kv.value)
             held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
             page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at), now, known))
