@@ -168,7 +168,8 @@ class Holding(Clauses):
             await waiter
         await self.end(face, holder, RELEASED)
         await face.sleep(0.1)
-        assert not await self.is_live(face, holder.name), "a wait that was cancelled took the name"
+        # its last request may have been on its way, and won: that grant is given back at once
+        await face.until(lambda: self._is_free(face, holder.name), what="an end of what a wait that was cancelled took")
 
     async def test_L8_a_claim_that_stayed_unknown_holds_nothing(self, face: Face) -> None:
         client = face.connect(timeout=self.ample())
