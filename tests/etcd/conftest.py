@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of etcd share: a server that nobody stops, drivers, requests."""
+"""What the tests of etcd share: drivers, clients, requests."""
 
 from __future__ import annotations
 
@@ -11,16 +11,6 @@ import rota
 from rota.backend import LEASE, WINDOW, Claim
 from rota.duration import DAY, HOUR, SECOND
 from rota_etcd import EtcdBackend, EtcdDriver
-from servers import Etcd
-
-PATIENCE = 10.0
-
-
-@pytest.fixture(scope="session")
-def etcd() -> Iterator[Etcd]:
-    """One member of our own that no test stops."""
-    with Etcd() as server:
-        yield server
 
 
 @pytest.fixture

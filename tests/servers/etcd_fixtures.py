@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,14 +13,14 @@ from ._etcd import Etcd, EtcdEnsemble
 
 
 @pytest.fixture(scope="session")
-def etcd_url() -> Iterator[str]:
-    """The URL of a server that nobody stops or freezes: ``ROTA_TEST_ETCD_URL``, or one of our own."""
+def etcd() -> Iterator[Etcd]:
+    """One member that no test stops: the one on loopback that ``ROTA_TEST_ETCD_URL`` names, or one of our own."""
     running = os.environ.get("ROTA_TEST_ETCD_URL")
     if running:
-        yield running
+        yield Etcd(urlsplit(running).port)
         return
     with Etcd() as server:
-        yield server.url()
+        yield server
 
 
 @pytest.fixture(scope="session")
