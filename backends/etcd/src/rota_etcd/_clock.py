@@ -31,6 +31,8 @@ STEP = 0.005
 FRESH = 1.0
 #: After the member could not be asked, it is left alone for so long, seconds; and one try takes this long at most.
 PAUSE, PATIENCE = 5.0, 0.5
+#: Less time than this is not worth a try, seconds.
+LEAST = 0.02
 #: By how much two clocks may drift apart.
 DRIFT = 200e-6
 
@@ -69,8 +71,7 @@ class MemberClock:
     def __init__(self, host: str, port: int, context: Callable[[], ssl.SSLContext] | None) -> None:
         self._address = host, port
         self._context = context
-        self._low, self._high = -math.inf, math.inf  # the member's time less ours, at `_known_at`
-        self._known_at = 0.0
+        self._known = -math.inf, math.inf, 0.0  # the member's time less ours: at least, at most, and when
         self._asked_at = -math.inf
         self._retry_at = 0.0
         self._round_trip = math.inf
@@ -98,8 +99,9 @@ class MemberClock:
         return None if math.isinf(low) else (int((now + low) * 1e6), int((now + high) * 1e6) + 1)
 
     def _bounds(self, now: float) -> tuple[float, float]:
-        drift = DRIFT * max(0.0, now - self._known_at)
-        return self._low - drift, self._high + drift
+        low, high, at = self._known  # in one piece: another thread may be at it
+        drift = DRIFT * max(0.0, now - at)
+        return low - drift, high + drift
 
     def _width(self) -> float:
         low, high = self._bounds(monotonic())
@@ -127,8 +129,10 @@ class MemberClock:
 
     def _ask(self, deadline: float) -> None:
         """Take one answer in; whatever goes wrong is left for later."""
+        sent = monotonic()
+        if deadline - sent < LEAST:
+            return  # no answer in so short a time says nothing of the member
         try:
-            sent = monotonic()
             second = self._date(min(PATIENCE, deadline - sent))
             received = monotonic()
         except (OSError, ValueError, http.client.HTTPException):
@@ -141,12 +145,11 @@ class MemberClock:
         known_low, known_high = self._bounds(received)
         if max(low, known_low) < min(high, known_high):
             low, high = max(low, known_low), min(high, known_high)
-        self._low, self._high, self._known_at, self._asked_at = low, high, received, received
+        self._known = low, high, received
+        self._asked_at = received
         self._round_trip = min(self._round_trip, received - sent)
 
     def _date(self, timeout: float) -> int:
-        if timeout <= 0:
-            raise TimeoutError
         for again in (True, False):
             connection = self._connection
             if connection is None:

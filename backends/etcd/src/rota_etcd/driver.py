@@ -133,22 +133,22 @@ class EtcdDriver(Driver):
                 del seen[next(iter(seen))]
 
     def _decide(
-        self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[T, Record | None]], *, fences: bool = False
-    ) -> T:
-        """Read, let the rules decide, write; again if somebody else wrote in between.
+        self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[T, Record | None]], *, fences: bool = False
+    ) -> tuple[T, Now | None]:
+        """Read, let the rules decide, write; again if somebody else wrote in between. Return their answer, and the store's time.
 
         With ``fences`` the holder's etcd lease is revoked before, so that it can't be renewed any more once the record is changed.
         """
         deadline = self._deadline(timeout)
-        now, _ = self._times(deadline)
+        now, known = self._times(deadline)
         seen = before = self._seen.pop(name, None)
         before = before or self._find(name, deadline)
         while True:
             assert before is not None
-            answer, changed = decide(before.record(now), now)
+            answer, changed = decide(before.record(now), now[0])
             if changed is None:
                 if before is not seen:
-                    return answer
+                    return answer, known
                 before = self._find(name, deadline)
                 continue
             if fences and before.lease:
@@ -160,7 +160,13 @@ class EtcdDriver(Driver):
             if before is None:
                 if lease and not changed.owner:
                     self._revoker.add(lease)
-                return answer
+                return answer, known
+
+    def _settle(
+        self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[Settled, Record | None]], *, fences: bool = False
+    ) -> Settled:
+        settled, known = self._decide(name, timeout, decide, fences=fences)
+        return settled._replace(now=known)
 
     # -- etcd leases
 
@@ -182,7 +188,7 @@ class EtcdDriver(Driver):
 
     def _revoke(self, lease: int, deadline: float) -> None:
         with suppress(Refusal):  # it is gone
-            self.link.call(_wire.Revoke(ID=lease), deadline)
+            self.link.call(_wire.Revoke(ID=lease), deadline, writes=True)
 
     # -- time
 
@@ -263,7 +269,7 @@ class EtcdDriver(Driver):
         for renewal, lease in zip(renewals, leases, strict=True):
             if lease not in alive:
                 held.append(None)
-            elif alive[lease] == max(-(-renewal.ttl // SECOND), self._floor):
+            elif alive[lease] == (asked := -(-renewal.ttl // SECOND)) or alive[lease] == self._floor > asked:
                 held.append(True)
             else:
                 held.append(self._renew_otherwise(renewal, lease, deadline))
@@ -286,10 +292,7 @@ class EtcdDriver(Driver):
             self._kept_at.clear()
 
     def _keep_record(self, renewal: Renewal, timeout: float) -> None:
-        def decide(record: Record | None, now: Now) -> tuple[None, Record | None]:
-            return None, rules.renew(record, renewal, now[0])
-
-        self._decide(renewal.name, timeout, decide)
+        self._decide(renewal.name, timeout, lambda record, now: (None, rules.renew(record, renewal, now)))
 
     def _renew_otherwise(self, renewal: Renewal, lease: int, deadline: float) -> bool | None:
         """Renew a grant whose own etcd lease is gone, or is of another length: an etcd lease keeps its length, so it takes another one."""
@@ -319,17 +322,17 @@ class EtcdDriver(Driver):
             return None
 
     def settle(self, settlement: Settlement, timeout: float) -> Settled:
-        def decide(record: Record | None, now: Now) -> tuple[Settled, Record | None]:
-            return rules.settle(record, settlement, now[0], now)
+        def decide(record: Record | None, now: int) -> tuple[Settled, Record | None]:
+            return rules.settle(record, settlement, now)
 
         began = monotonic()
         self._kept_at.pop(settlement.owner, None)
-        settled = self._decide(settlement.name, timeout, decide)
+        settled = self._settle(settlement.name, timeout, decide)
         if settled.applied or settlement.result != UNUSED:
             return settled
         # finishing a claim that may still be on its way (L7): without its etcd lease it can't be applied; it may have been, just before
         self._revoke(_lease_id(settlement.owner), began + timeout)
-        return self._decide(settlement.name, timeout - (monotonic() - began), decide)
+        return self._settle(settlement.name, began + timeout - monotonic(), decide)
 
     def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
         deadline = self._deadline(timeout)
@@ -344,11 +347,11 @@ class EtcdDriver(Driver):
         return [record for _, before, now, _ in page if (record := before.record(now)) is not None]
 
     def forget(self, name: str, timeout: float) -> bool:
-        def decide(record: Record | None, now: Now) -> tuple[bool, Record | None]:
-            tombstone = rules.forget(record, now[0])
+        def decide(record: Record | None, now: int) -> tuple[bool, Record | None]:
+            tombstone = rules.forget(record, now)
             return tombstone is not None, tombstone
 
-        return self._decide(name, timeout, decide, fences=True)
+        return self._decide(name, timeout, decide, fences=True)[0]
 
     def now(self, timeout: float) -> Now | None:
         deadline = self._deadline(timeout)
@@ -382,10 +385,10 @@ class EtcdDriver(Driver):
             return False
 
     def override(self, override: Override, timeout: float) -> Settled:
-        return self._decide(override.name, timeout, lambda record, now: rules.override(record, override, now[0]), fences=True)
+        return self._settle(override.name, timeout, lambda record, now: rules.override(record, override, now), fences=True)
 
     def record(self, write_back: WriteBack, timeout: float) -> Settled:
-        return self._decide(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now[0]))
+        return self._settle(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now))
 
     def sweep(self, limit: int, timeout: float) -> int:
         """Look at the next so many records, and remove those that R1 lets go; all records have their turn, call by call."""
