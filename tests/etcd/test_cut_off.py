@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""A client whose packets go nowhere: its connections stay open, and nothing comes or goes (L6, F1)."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import rota
+from rota.errors import LeaseLost, Unavailable
+from servers import HOST, Etcd, wait_until
+
+
+class Wire(threading.Thread):
+    """Passes bytes on to a port, until it is cut."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._to = port
+        self._listener = socket.create_server((HOST, 0))
+        self.port = self._listener.getsockname()[1]
+        self.is_cut = False
+        self.is_over = False
+        self.start()
+
+    def run(self) -> None:
+        pairs: dict[socket.socket, socket.socket] = {}
+        while not self.is_over:
+            watched = [] if self.is_cut else [self._listener, *pairs]
+            ready = select.select(watched, [], [], 0.02)[0] if watched else time.sleep(0.02) or []
+            for end in ready:
+                if self.is_cut:
+                    break
+                if end is self._listener:
+                    here = end.accept()[0]
+                    there = socket.create_connection((HOST, self._to))
+                    pairs |= {here: there, there: here}
+                    continue
+                with contextlib.suppress(OSError):
+                    data = end.recv(65536)
+                    if data:
+                        pairs[end].sendall(data)
+                        continue
+                other = pairs.pop(end)
+                pairs.pop(other, None)
+                end.close()
+                other.close()
+        for end in [self._listener, *pairs]:
+            end.close()
+
+    def end(self) -> None:
+        self.is_over = True
+        self.join()
+
+
+@pytest.fixture
+def wire(etcd: Etcd) -> Iterator[Wire]:
+    made = Wire(etcd.port)
+    yield made
+    made.end()
+
+
+def test_a_holder_that_is_cut_off_knows_before_others_can_win(
+    etcd: Etcd, wire: Wire, name: str, connect: Callable[..., rota.Client]
+) -> None:
+    told: list[float] = []
+    cut_off, other = connect(f"etcd://{HOST}:{wire.port}"), connect(etcd.url())
+    grant = cut_off.try_lease(name, ttl="2s", on_lost=lambda grant: told.append(time.monotonic()))
+    since = grant._deadline
+    wait_until(lambda: grant._deadline > since, 5, "a renewal through the wire")
+    wire.is_cut = True
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        cut_off.try_lease(f"{name}-more")
+    assert time.monotonic() - began < 1.5 + 1.0
+    won = other.try_lease(name, wait=20)
+    at = time.monotonic()
+    assert won
+    assert won.token > grant.token
+    with pytest.raises(LeaseLost):
+        grant.check()
+    assert told, "the holder was not told"
+    assert told[0] < at, "another one had won before the holder was told"
+    wire.is_cut = False
+    wait_until(lambda: cut_off.try_lease(f"{name}-more", on_unavailable="skip"), 10, "the client works again")
+    with pytest.raises(LeaseLost):
+        grant.release()
+    won.check()
