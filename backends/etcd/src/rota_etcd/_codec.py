@@ -21,8 +21,9 @@ from rota.errors import ConfigurationError
 
 from . import _wire
 
-_DEFAULTS = Record("")._asdict()
+_DEFAULTS = Record("")
 _FORMAT = 1
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Keys:
@@ -84,12 +85,13 @@ def found(name: str, response: Any) -> Found:
 
 def encode(record: Record, seconds: int) -> bytes:
     """Return the value of a record's key."""
-    values: dict[str, Any] = {field: value for field, value in zip(Record._fields, record, strict=True) if value != _DEFAULTS[field]}
+    values: dict[str, Any] = {"format": _FORMAT}
+    values |= {field: value for field, value, default in zip(Record._fields, record, _DEFAULTS, strict=True) if value != default}
     del values["name"]
     history: bytes = values.pop("history", b"")
     if record.owner:
         values["lease_seconds"] = seconds
-    return json.dumps({"format": _FORMAT, **values}, ensure_ascii=False).encode() + b"\n" + history
+    return _to_json(values).encode() + b"\n" + history
 
 
 def decode(name: str, value: bytes) -> tuple[Record, int]:

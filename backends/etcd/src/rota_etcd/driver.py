@@ -243,8 +243,9 @@ class EtcdDriver(Driver):
                     if not seconds:
                         # `now` is from before this request, so the record's times are never ahead of what etcd counts
                         seconds = self._grant(lease, claim.ttl, deadline)
-                        claim = claim._replace(ttl=max(asked, seconds * SECOND))
-                        continue
+                        if seconds * SECOND > asked:
+                            claim = claim._replace(ttl=seconds * SECOND)
+                            continue
                     hold = (self.keys.guards + claim.owner.encode() if claim.overlap else self.keys.leases + claim.name.encode()), lease
                 before = self._write(claim.name, before, changed, deadline, seconds, hold)
                 if before is None:
