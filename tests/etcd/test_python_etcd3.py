@@ -52,9 +52,9 @@ import rota
 from rota_etcd.python_etcd3 import backend_for
 for url in ("", f"etcd://127.0.0.1:{sys.argv[1]}/apps/coord?prefix=billing"):
     connected = rota.connect(backend_for(client, url))
-    with connected.lease(name, ttl="1s") as grant, connected.window(name + "w", rota.Every("1h")):
+    with connected.lease(name, ttl="2s") as grant, connected.window(name + "w", rota.Every("1h")):
         if url:
-            time.sleep(1.5)
+            time.sleep(2.2)
         grant.check()
     assert connected.try_window(name + "w", rota.Every("1h")).verdict == "handled"
     connected.close()

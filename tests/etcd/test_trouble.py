@@ -192,6 +192,22 @@ def test_claims_that_were_not_won_leave_no_etcd_lease(etcd: Etcd, name: str, dri
     assert [each in alive for each in ids] == [False, False, True]
 
 
+def test_an_owner_that_is_granted_again_keeps_its_etcd_lease(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L4: once a tombstone has made the store forget the owner, it may be granted again; what was to be revoked is so no more."""
+    driver, claim = driver_for(etcd.url()), lease(name)
+    for _ in range(3):
+        assert driver.claim(claim, 5.0).verdict == WON
+        assert driver.settle(Settlement(name, claim.owner, RELEASED, DAY), 5.0).applied
+        assert driver.forget(name, 5.0)
+    assert driver.claim(claim, 5.0).verdict == WON
+    other = lease(name + "o")
+    driver.claim(other, 5.0)
+    driver.settle(Settlement(other.name, other.owner, RELEASED, DAY), 5.0)
+    wait_until(lambda: not driver._revoker.pending, what="the revocations")
+    assert list(driver.renew([Renewal(name, claim.owner, claim.ttl, DAY)], 5.0).held) == [True]
+    assert driver.claim(lease(name), 5.0).verdict == BUSY
+
+
 def test_a_transaction_of_ones_own_can_compare_the_token(etcd: Etcd, name: str, connect: Connect) -> None:
     """The README's fenced write."""
     client = connect(etcd.url())
@@ -232,7 +248,7 @@ def test_a_record_deleted_by_hand_makes_no_two_holders(etcd: Etcd, name: str, co
 
 
 def test_a_ttl_under_the_servers_floor_is_raised_and_reported(name: str, driver_for: Drivers, connect: Connect, lease: Claims) -> None:
-    """With etcd's defaults the shortest lease is 2 s: asked for 1 s, rota says what was granted and counts by it."""
+    """With etcd's defaults the shortest lease is 2 s. Less is refused; told to ask for 1 s, rota says what was granted and counts by it."""
     with Etcd(heartbeat_interval="100", election_timeout="1000") as server:
         driver, claim = driver_for(server.url()), lease(name, 1)
         answer = driver.claim(claim, 5.0)
@@ -245,8 +261,9 @@ def test_a_ttl_under_the_servers_floor_is_raised_and_reported(name: str, driver_
         grant = connect(server.url()).try_lease(name + "c", ttl="1s")
         assert 1.5 < grant.remaining() <= 2.0
         assert driver.claim(lease(name + "2", 3), 5.0).ttl == 0
-    with pytest.raises(ConfigurationError, match="floor"):
-        connect("etcd://h1").try_lease(name, ttl="500ms")
+    for url, ttl in (("etcd://h1", "1999ms"), ("etcd://h1/?min_ttl=1", "999ms"), ("etcd://h1/?min_ttl=5", "4s")):
+        with pytest.raises(ConfigurationError, match="floor"):
+            connect(url).try_lease(name, ttl=ttl)
 
 
 def test_many_leases_are_renewed_on_one_stream(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:

@@ -238,6 +238,7 @@ class EtcdEnsemble:
 def url(members: list[Etcd], options: str = "", prefix: str = "", user: str = "") -> str:
     """Return the URL of some members."""
     first = members[0]
+    options = f"{options}&min_ttl=1" if options else "min_ttl=1"
     if first.tls:
         options = f"cacert={first.certificate}.crt{'&' + options if options else ''}"
     if first.client_certificates:

@@ -33,6 +33,7 @@ class Revoker:
         self._thread: threading.Thread | None = None
         self._closed = self._hurries = self._is_idle = False
         self._added_at = 0.0
+        self._current = 0
 
     def add(self, lease: int) -> None:
         """Revoke this one soon."""
@@ -47,6 +48,13 @@ class Revoker:
                 self._thread = thread
             elif self._is_idle:
                 self._changed.notify_all()
+
+    def withdraw(self, lease: int, seconds: float) -> bool:
+        """Leave this one alone after all; return False if it is being revoked just now, and still is after so long."""
+        with self._changed:
+            if lease != self._current:
+                self.pending.pop(lease, None)
+            return self._changed.wait_for(lambda: lease not in self.pending, max(0.0, seconds))
 
     def close(self, seconds: float) -> None:
         """Revoke what is left for at most so long, then stop."""
@@ -73,7 +81,7 @@ class Revoker:
                 if quiet_in > 0 and len(self.pending) < MANY and not self._hurries:
                     self._changed.wait(quiet_in)
                     continue
-                lease = next(iter(self.pending))
+                lease = self._current = next(iter(self.pending))
             try:
                 self._revoke(lease)
             except RotaError:
@@ -81,4 +89,5 @@ class Revoker:
             finally:
                 with self._changed:
                     del self.pending[lease]
+                    self._current = 0
                     self._changed.notify_all()

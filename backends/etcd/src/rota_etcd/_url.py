@@ -17,9 +17,12 @@ OPTIONS: Mapping[str, str] = {
     "key": "the file of its key",
     "clock": "http (the default): the members' clocks, by the Date of their HTTP answers; local: this host's",
     "http_port": "where the members answer HTTP, if not on the port of gRPC",
+    "min_ttl": "the shortest ttl that is taken, in whole seconds; default 2, as etcd's own",
 }
 PORT = 2379
 PREFIX = "rota"
+#: etcd's floor with its default election timeout of 1 s: 1.5 times that, in whole seconds.
+MIN_TTL = 2
 
 
 class Settings(NamedTuple):
@@ -36,6 +39,7 @@ class Settings(NamedTuple):
         key: See `OPTIONS`.
         clock: ``http`` or ``local``.
         http_port: See `OPTIONS`; 0: as gRPC.
+        min_ttl: See `OPTIONS`.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -48,6 +52,7 @@ class Settings(NamedTuple):
     key: str = ""
     clock: str = "http"
     http_port: int = 0
+    min_ttl: int = MIN_TTL
 
     def __repr__(self) -> str:
         return f"Settings({self.addresses})"
@@ -81,8 +86,12 @@ def settings(url: Url) -> Settings:
         raise ConfigurationError("clock= is http or local")
     http_port = _port(options["http_port"], "http_port=") if "http_port" in options else 0
     prefix = check_text(_decoded(path.strip("/"), "path"), "the URL's path", 200) if path.strip("/") else PREFIX
+    min_ttl = options.get("min_ttl", str(MIN_TTL))
+    if not (min_ttl.isascii() and min_ttl.isdigit()) or not 0 < int(min_ttl) < 86_400:
+        raise ConfigurationError("min_ttl= is a whole number of seconds, from 1 up")
     addresses = tuple(_address(host) for host in hosts.split(","))
-    return Settings(addresses, prefix, _decoded(user, "user"), _decoded(password, "password"), tls, cacert, cert, key, clock, http_port)
+    credentials = _decoded(user, "user"), _decoded(password, "password")
+    return Settings(addresses, prefix, *credentials, tls, cacert, cert, key, clock, http_port, int(min_ttl))
 
 
 def _decoded(text: str, what: str) -> str:

@@ -45,7 +45,7 @@ from ._clock import BOUND, Clock, members, monotonic
 from ._codec import Found, Keys, decode, encode, found
 from ._link import LEAST, Link, OwnEndpoints, Refusal
 from ._revoker import Revoker
-from ._url import OPTIONS, settings
+from ._url import MIN_TTL, OPTIONS, Settings, settings
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class EtcdDriver(Driver):
 
     capabilities = Capabilities(
         verbs=frozenset({"watch", "override", "record", "facts", "sweep"}),
-        min_ttl=SECOND,
+        min_ttl=MIN_TTL * SECOND,
         ttl_step=SECOND,
         clock="interval",
         clock_bound=int(BOUND * SECOND),
@@ -70,9 +70,10 @@ class EtcdDriver(Driver):
         durability="quorum",
     )
 
-    def __init__(self, link: Link, clocks: Sequence[Clock], prefix: str) -> None:
+    def __init__(self, link: Link, clocks: Sequence[Clock], settings: Settings) -> None:
         self.link = link
-        self.keys = Keys(prefix)
+        self.keys = Keys(settings.prefix)
+        self.capabilities = self.capabilities._replace(min_ttl=settings.min_ttl * SECOND)
         self._clocks = clocks
         self._revoker = Revoker(lambda lease: self._revoke(lease, monotonic() + BACKGROUND))
         self._floor = 0  # the shortest lease that this etcd is known to grant, seconds
@@ -173,6 +174,8 @@ class EtcdDriver(Driver):
     def _grant(self, lease: int, ttl: int, deadline: float) -> int:
         """Make an etcd lease, or renew the one that an earlier try has made; return its granted seconds."""
         asked = -(-ttl // SECOND)
+        if lease in self._revoker.pending and not self._revoker.withdraw(lease, deadline - monotonic()):
+            raise Unavailable("the etcd lease of an earlier grant to the same owner is still being revoked")
         while True:
             try:
                 seconds: int = self.link.call(_wire.Grant(ID=lease, TTL=asked), deadline).TTL
@@ -464,4 +467,4 @@ class EtcdBackend(Backend):
 
     def driver(self, url: Url) -> EtcdDriver:
         parsed = settings(url)
-        return EtcdDriver(Link(OwnEndpoints(parsed)), members(parsed), parsed.prefix)
+        return EtcdDriver(Link(OwnEndpoints(parsed)), members(parsed), parsed)

@@ -136,7 +136,7 @@ class _ClientBackend(Backend):
 
     def driver(self, url: Url) -> EtcdDriver:
         parsed = settings(url)
-        return EtcdDriver(Link(_ClientEndpoints(self._client)), members(parsed)[:1], parsed.prefix)
+        return EtcdDriver(Link(_ClientEndpoints(self._client)), members(parsed)[:1], parsed)
 
 
 def backend_for(client: Any, url: str = "") -> Backend:
