@@ -47,7 +47,7 @@ class Clock(Protocol):
     """What tells the store's time."""
 
     def interval(self, deadline: float, sharp: bool) -> Now | None:
-        """Return an interval that holds it, no wider than `BOUND` if ``sharp`` and the deadline allows it; None if nothing is known."""
+        """Return an interval that holds it, no wider than `BOUND` if ``sharp`` and half the time allows it; None if nothing is known."""
 
     def after_fork(self) -> None:
         """In a forked child: forget the connection and the lock."""
@@ -91,7 +91,7 @@ class MemberClock:
                 try:
                     self._refresh(deadline)
                     if sharp:
-                        self._narrow(deadline)
+                        self._narrow(now + (deadline - now) / 2)  # the rest is for what the time is wanted for
                 finally:
                     self._lock.release()
             now = monotonic()
