@@ -24,4 +24,10 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # The conformance suite's own, for tests/conformance, and the real servers: pytest takes plug-ins from the top-level conftest only.
-pytest_plugins = ["rota.testing.plugin", "servers.fixtures", "servers.redis_fixtures", "servers.zookeeper_fixtures", "servers.etcd_fixtures"]
+pytest_plugins = [
+    "rota.testing.plugin",
+    "servers.fixtures",
+    "servers.redis_fixtures",
+    "servers.zookeeper_fixtures",
+    "servers.etcd_fixtures",
+]

@@ -75,7 +75,7 @@ class Heartbeat:
 
     def held(self) -> list[BaseGrant]:
         """Return the grants that are renewed now."""
-        grants = [held() for held, _ in list(self._held.values())]
+        grants = [held() for held, _ in self._held.copy().values()]
         return [grant for grant in grants if grant is not None]
 
     def close(self) -> None:
