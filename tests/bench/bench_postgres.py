@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psycopg
@@ -23,7 +23,7 @@ from rounds import Figure, interleaved, main
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from servers import Postgres
 
-PAIRS = 150
+PAIRS, PORTIONS = 150, 30
 UPSERT = (
     "INSERT INTO bare AS b (name, owner, expires_at) VALUES (%s, %s, clock_timestamp() + interval '30 s')"
     " ON CONFLICT (name) DO UPDATE SET owner = EXCLUDED.owner, expires_at = clock_timestamp() + interval '30 s'"
@@ -38,15 +38,23 @@ RENEW = (
 SLOT = rota.Every("100ms")
 
 
-def per_call(loop: Callable[[int], object]) -> float:
-    """Return microseconds for each turn of a loop."""
-    gc.collect()
-    gc.disable()
-    started = time.perf_counter()
-    loop(PAIRS)
-    ended = time.perf_counter()
-    gc.enable()
-    return (ended - started) / PAIRS * 1e6
+def alternating(measures: dict[str, Callable[[int], object]], rounds: int) -> dict[str, list[float]]:
+    """Return microseconds per turn, for each round: in small portions in turn, as disks and neighbours change within a second."""
+    values: dict[str, list[float]] = {what: [] for what in measures}
+    for number in range(rounds + 1):  # the first only warms
+        spent = dict.fromkeys(measures, 0.0)
+        gc.collect()
+        gc.disable()
+        for portion in range(PORTIONS):
+            for what in list(measures) if portion % 2 else reversed(list(measures)):
+                started = time.perf_counter()
+                measures[what](PAIRS // PORTIONS)
+                spent[what] += time.perf_counter() - started
+        gc.enable()
+        if number:
+            for what, seconds in spent.items():
+                values[what].append(seconds / PAIRS * 1e6)
+    return values
 
 
 class Planned:
@@ -106,7 +114,7 @@ def blocking(server: Postgres, rounds: int) -> dict[str, list[float]]:
         "slot lost": lost,
     }
     try:
-        return interleaved({what: (lambda loop=loop: per_call(loop)) for what, loop in measures.items()}, rounds)
+        return alternating(measures, rounds)
     finally:
         held.release()  # type: ignore[union-attr]
         client.close()
@@ -144,18 +152,16 @@ async def asynchronous(server: Postgres, rounds: int) -> dict[str, list[float]]:
         "refused": refused,
         "slot won + handled": slot,
     }
-    values: dict[str, list[float]] = {what: [] for what in measures}
-    for number in range(rounds + 1):  # the first only warms
-        for what in list(measures) if number % 2 else reversed(list(measures)):
-            gc.collect()
-            gc.disable()
-            started = time.perf_counter()
-            for _ in range(PAIRS):
-                await measures[what]()
-            spent = time.perf_counter() - started
-            gc.enable()
-            if number:
-                values[what].append(spent / PAIRS * 1e6)
+    loop = asyncio.get_running_loop()
+
+    async def turns(measure: Callable[[], Awaitable[None]], count: int) -> None:
+        for _ in range(count):
+            await measure()
+
+    def in_loop(measure: Callable[[], Awaitable[None]]) -> Callable[[int], object]:
+        return lambda count: asyncio.run_coroutine_threadsafe(turns(measure, count), loop).result()
+
+    values = await asyncio.to_thread(alternating, {what: in_loop(measure) for what, measure in measures.items()}, rounds)
     await held.release()  # type: ignore[union-attr]
     await client.close()
     await other.close()
