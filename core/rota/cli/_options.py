@@ -29,7 +29,7 @@ class Option:
         self.says = says
 
 
-#: What says when to run; none has an environment variable.
+#: What says when to run. Variables count where the command line says nothing of it; ROTA_PLANNED is for ``--planned auto`` alone.
 WHEN = (
     Option("cron", "EXPR", "s", "slots by a cron expression of five fields, or @daily and the like"),
     Option("tz", "ZONE", "s", "with --cron: the IANA time zone (UTC)"),
@@ -45,8 +45,8 @@ OPTIONS = (
     Option("wait_early", "DUR", "p", "wait so long for a planned slot that has not begun (5m)"),
     Option("early", "DUR", "osp", "a start so shortly before a slot is meant for it (5s)"),
     Option("max_late", "DUR", "sp", "refuse later than this after the slot's start (while the slot is open)"),
-    Option("catch_up", None, "s", "first run the newest slot that ended, if it was missed"),
-    Option("at_most_once", None, "osp", "never run a slot again, not even after a failure or a crash"),
+    Option("catch_up", None, "s", "run the newest slot that ended, if it was missed, instead of the current one"),
+    Option("at_most_once", None, "osp", "never run a slot again, even after a failure or crash (if the store is asked)"),
     Option("overlap", None, "sp", "with --at-most-once: don't keep the next slot waiting while this one runs"),
     Option("attempts", "N", "osp", "close the slot after N failures (no limit)"),
     Option("ttl", "DUR", "losp", "how long others wait when this host dies (30s); renewed while the command runs"),
@@ -165,6 +165,7 @@ class RunOptions:
             missing = "the command is missing" if cut < len(given) else "-- is missing"
             raise ConfigurationError(f"{missing}: write -- and then the command, as in: rota run NAME --every 1h -- COMMAND...")
         self._found = found = read(given[:cut])
+        self._schedule_from_environment()
         self.name: str = found["name"]
         planned = self._planned()
         self.kind = self._kind(planned)
@@ -192,6 +193,19 @@ class RunOptions:
         values.setdefault("grace", min(10.0, ttl / SECOND / 5))
         self.grace = _seconds(values["grace"], "grace")
         self._check_together(values)
+
+    def _schedule_from_environment(self) -> None:
+        found = self._found
+        names = ["cron", "every", "once_per"]
+        if found["cron"] is not None or all(found[name] is None for name in names):
+            names.append("tz")
+        if any(found[name] is not None for name in names if name != "tz"):
+            names = names[3:]  # a zone for the expression that was given
+        for name in names:
+            if found[name] is None:
+                found[name] = os.environ.get("ROTA_" + name.upper()) or None
+        if found["cron"] is None and found["tz"] == os.environ.get("ROTA_TZ"):
+            found["tz"] = None  # one set of variables may serve many jobs
 
     def _planned(self) -> str | None:
         """Return the planned instant as text; None where there is none."""
@@ -246,6 +260,8 @@ class RunOptions:
             if value is None:
                 source = variable(option)
                 value = os.environ.get(source, "")
+                if option.name == "url" and not value and source in os.environ:
+                    raise ConfigurationError(f"{source} is empty: name the store, or unset it to use a file for this host alone")
                 # one set of variables may serve many jobs, so those that don't fit this one are no error
                 if not value or not applies:
                     continue
