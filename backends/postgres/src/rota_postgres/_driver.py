@@ -142,6 +142,11 @@ class PostgresDriver(Driver):
     def init(self, timeout: float, **options: str) -> None:
         """Carry out what `schema` prints."""
         self.schema(**options)
+        role = options.get("role")
+        if role is not None:
+            known = step(self.verbs.result(statement("SELECT 1 FROM pg_roles WHERE rolname = $1", "text"), (role,), timeout))
+            if not known.ntuples:  # asked first, since each statement below is a transaction of its own
+                raise ConfigurationError(f"the role {role!r} does not exist, so nothing was made: create it first")
         for each in self.verbs.statements.schema(**options):
             step(self.verbs.result(statement(each), (), timeout))
 
