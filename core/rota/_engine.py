@@ -55,6 +55,8 @@ G = TypeVar("G", bound=BaseGrant)
 ROUNDS = 16
 #: The pauses of a waiter that the store does not wake: the first, the longest (seconds), and the growth.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 1.0, 1.5
+#: How long the end of a client waits for its observers to be told everything (seconds).
+LAST_WORDS = 0.5
 #: The longest that one watch runs, so that a waiter notices an expiry that nobody announces (seconds).
 LONGEST_WATCH = 5.0
 
@@ -283,7 +285,10 @@ class Engine(Generic[G]):
         verdict = answer.verdict
         if verdict == MISMATCH:
             assert record is not None
-            raise ConfigurationError(f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}: use another name, or forget it (W8)")
+            raise ConfigurationError(
+                f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}:"
+                " use another name, or end its record with the driver's `forget` (W8)"
+            )
         ahead = False
         if verdict == HANDLED and record is not None and record.mark is not None and now is not None:
             # beyond the farthest that an early arrival can have moved it (W5)
@@ -425,3 +430,5 @@ class Engine(Generic[G]):
         if self.store_clock.known:  # else nothing was ever asked of the store
             self.sweeper.close(min(self.timeout, 0.25))
         self.driver.close()
+        if observers.listening:
+            observers.flush(LAST_WORDS)
