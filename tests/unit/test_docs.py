@@ -24,7 +24,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Its blocks are the files of one distribution: tests/conformance puts them together and holds them to the suite.
 GUIDE = "writing-a-backend.md"
 #: The folder that the pages use; the tests put their own in its place.
-FOLDER = "/var/lib/rota"
+#: Where examples keep their stores: each test has a folder of its own in their place.
+FOLDERS = ("/var/lib/rota/", "/tmp/")
 
 
 class Block(NamedTuple):
@@ -75,8 +76,11 @@ def slots_with_time_left() -> None:
 
 
 def run(block: Block, command: list[str], environment: dict[str, str], folder: Path) -> str:
+    text = block.text
+    for shared in FOLDERS:
+        text = text.replace(shared, f"{folder}/store/") if str(folder) not in text else text
     result = subprocess.run(
-        [*command, block.text.replace(FOLDER, str(folder / "store"))],
+        [*command, text],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
