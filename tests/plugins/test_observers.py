@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 import uuid
 
 import pytest
@@ -128,6 +129,24 @@ def test_an_observer_that_hangs_delays_no_caller(observe):
         assert entered.wait(5)
         assert not go_on.is_set()
         go_on.set()
+
+
+def test_a_client_ends_when_its_observers_have_been_told(observe):
+    """A process that ends right after it would take the events along."""
+    told = []
+
+    class Slow:
+        @rota.hookimpl
+        def rota_settled(self, grant):
+            time.sleep(0.05)
+            told.append(grant.name)
+
+    observe(Slow())
+    with rota.connect("memory://") as client:
+        names = [fresh() for _ in range(3)]
+        for name in names:
+            client.try_lease(name).release()
+    assert told == names
 
 
 def test_a_misspelt_hook_is_refused_when_it_is_registered():

@@ -210,9 +210,9 @@ def test_a_role_that_may_not_create_anything(victim: Postgres, name: str, schema
 
 def test_a_role_that_does_not_exist_makes_nothing(victim: Postgres) -> None:
     """DV-19: half of it would be worse than none, as the next error would be about rights."""
-    with rota.connect(victim.url(options="table=half_done")) as client:
-        with pytest.raises(ConfigurationError, match="'nobody-at-all' does not exist, so nothing was made"):
-            client.driver.init(5.0, role="nobody-at-all")  # type: ignore[attr-defined]
+    refused = pytest.raises(ConfigurationError, match="'nobody-at-all' does not exist, so nothing was made")
+    with rota.connect(victim.url(options="table=half_done")) as client, refused:
+        client.driver.init(5.0, role="nobody-at-all")  # type: ignore[attr-defined]
     assert victim.sql("SELECT to_regclass('half_done') IS NULL") == "t"
 
 
