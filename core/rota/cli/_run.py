@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from rota._clock import monotonic
 from rota.backend import FAILED, GAVE_UP, HANDLED, UNUSED
-from rota.errors import ConfigurationError, LeaseLost, RotaError, Unavailable, Unrecorded
+from rota.errors import LeaseLost, RotaError, Unavailable, Unrecorded
 
 from . import _codes
 from ._child import Child
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from rota.client import Client
     from rota.grant import Grant
-    from rota.url import Url
     from rota.verdict import Refused
 else:
     from rota._value import cast
@@ -116,9 +115,10 @@ class _Run:
         schedule = options.schedule()
         from rota.client import connect
 
+        from ._store import store
         from ._waiting import Waiting
 
-        client = connect(_store(options), timeout=options.timeout)
+        client = connect(store(options.url, options.site), timeout=options.timeout)
         if not options.url:
             self._note(
                 f"only this host is coordinated, by the file {getattr(client.driver, 'path', '')}: for more, name a store with --url"
@@ -318,32 +318,6 @@ def _iso(instant: int) -> str:
     """As `rota.schedule.iso`, without the import of datetime, which not every store's driver needs."""
     seconds, rest = divmod(instant, 1_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + (f".{rest:06d}Z" if rest else "Z")
-
-
-def _store(options: RunOptions) -> Url:
-    """Return the store's URL: the one given, else that of the file for this host."""
-    from rota.url import Url, parse
-
-    if options.url:
-        url = parse(options.url)
-        if url.scheme == "memory":
-            raise ConfigurationError("memory:// lives and ends with this one run: name a store that others see, or leave --url out")
-        return url._replace(site=options.site) if options.site else url
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        raise ConfigurationError("in Kubernetes pods share no file: name a store with --url or ROTA_URL")
-    if os.environ.get("HOME") == "":
-        del os.environ["HOME"]  # or it would stand for the root folder
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # the XDG base directory specification: a relative path is invalid, and ignored
-        state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    folder = os.path.join(state, "rota")
-    try:
-        if not os.path.isabs(folder):
-            raise FileNotFoundError(errno.ENOENT, "there is no home folder")
-        os.makedirs(folder, 0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"the folder {folder} can't be made ({error.strerror}): name a store with --url or ROTA_URL") from error
-    return Url("sqlite", os.path.join(folder, "rota.db").replace("%", "%25"), {}, "", options.site)
 
 
 def _fill_standard_files() -> None:
