@@ -17,6 +17,10 @@ _HELP = """\
 usage: rota COMMAND ...
 
   rota run NAME [options] -- COMMAND...   run a command once per slot of a schedule, or in one place at a time
+  rota ls [PREFIX]                        list the names in a store: who holds what, what became of it
+  rota show NAME                          show one name, and why a claim right now would be won or refused
+  rota history NAME                       show its newest runs
+  rota next --cron EXPR [--tz ZONE]       print the next slots of a schedule
   rota backends [--json]                  list the stores that can be named by --url
   rota conform URL [--report FILE]        hold a store and its backend to every clause of the semantics
   rota schema URL [--role ROLE]           print the SQL that prepares a store
@@ -25,6 +29,7 @@ usage: rota COMMAND ...
 
 rota COMMAND --help says more.
 """
+_READ = ("ls", "show", "history")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +81,14 @@ def _dispatch(given: list[str]) -> int:
         from . import _schema
 
         return (_schema.schema if command == "schema" else _schema.init)(given[1:])
+    if command in _READ:
+        from ._operator_read import COMMANDS
+
+        return COMMANDS[command](given[1:])
+    if command == "next":
+        from ._operator_next import upcoming
+
+        return upcoming(given[1:])
     if command in ("-h", "--help", "help"):
         show(_HELP)
         return 0
@@ -87,7 +100,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        known = ("run", "backends", "conform", "schema", "init")
+        known = ("run", *_READ, "next", "backends", "conform", "schema", "init")
         say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: MIT
+"""The operator's eyes: ``rota ls``, ``rota show`` and ``rota history``. None of them changes anything in the store."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from rota.backend import LEASE, Record
+from rota.duration import SECOND, duration
+from rota.errors import ConfigurationError, NotSupported
+from rota.history import Run, crashed, runs
+from rota.rules import is_live
+from rota.schedule import Slot
+
+from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
+from ._operator_why import Why, explain, schedule_of
+from ._output import say
+from ._parser import Parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from typing import Any
+
+    from rota.backend import Now
+    from rota.client import Client
+
+#: The exit code where the store has no such name.
+ABSENT = 1
+#: How many records are asked for at a time.
+PAGE = 500
+#: How many cells a timeline has.
+TIMELINE = 32
+
+_STORE = "the store, as for rota run (default: ROTA_URL, else this host's file)"
+_CODES = "Exit codes: 0; 1 the store has no such name; 2 the command line or the URL is wrong; 115 the store did not answer."
+
+
+def add_store(parser: Parser) -> None:
+    """Add the options of every command that asks a store."""
+    parser.add_argument("--url", metavar="URL", help=_STORE)
+    parser.add_argument("--timeout", metavar="DUR", help="the longest that one call to the store may take (1500ms)")
+
+
+@contextmanager
+def connected(found: argparse.Namespace) -> Iterator[tuple[Client, float]]:
+    """Give a client of the store that the options name, and the timeout of its calls in seconds."""
+    from rota.client import connect
+
+    from ._store import store
+
+    timeout = duration(found.timeout or os.environ.get("ROTA_TIMEOUT") or "1500ms", "--timeout") / SECOND
+    if found.url == "":
+        raise ConfigurationError("--url is empty")
+    with connect(store(found.url or os.environ.get("ROTA_URL", "")), timeout=timeout) as client:
+        client._engine.warn = lambda name, message: None  # type: ignore[method-assign]  # what it would say, the output says
+        yield client, timeout
+
+
+def read(client: Client, name: str, timeout: float) -> tuple[Record | None, Now | None]:
+    """Read one name's record, and the store's time."""
+    record, now = client.driver.read(client._full(name), timeout)
+    return record, now if now is not None else client.driver.now(timeout)
+
+
+def absent(name: str) -> int:
+    """Say that the store has no such name; return the exit code."""
+    say(f"{name}: the store has no record of it, so a claim would be won (rota ls lists the names)")
+    return ABSENT
+
+
+# -- ls
+
+_LS = """\
+List the names in a store: who holds each, since when and for how long still, its token, its last slot, and what
+became of that."""
+_LS_AFTER = """\
+  rota ls billing/ --url postgresql://app@db.example/app
+
+States: held; ran out (the holder died or was cut off: others can win); free; forgotten (with --all).
+Not on a terminal, a tab between columns and - for nothing: name, state, holder, site, seconds since the grant,
+seconds that the lease has left, token, slot, outcome, attempts. The keys of --json are in docs/operations.md.
+
+Exit codes: 0; 2 the command line or the URL is wrong; 115 the store did not answer."""
+
+
+def ls(given: list[str]) -> int:
+    """List names."""
+    parser = Parser("ls", "rota ls [PREFIX] [--all] [--json] [--url URL]", _LS, _LS_AFTER)
+    parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only names that start with this")
+    parser.add_argument("--all", action="store_true", help="also names that were forgotten")
+    parser.add_argument("--json", action="store_true", help=JSON)
+    add_store(parser)
+    found = parser.read(given)
+    if found.prefix.strip():
+        from rota.url import check_text
+
+        check_text(found.prefix.strip(), "PREFIX", 255)
+    with connected(found) as (client, timeout):
+        records = [record for record in listed(client, found.prefix, timeout) if record.kind or found.all]
+        now = client.driver.now(timeout)
+        rows = [row(client, record, now) for record in records]
+    if found.json:
+        show_json(rows)
+    elif is_terminal():
+        show_table(
+            ("NAME", "STATE", "HOLDER", "SITE", "AGE", "REMAINING", "TOKEN", "SLOT", "OUTCOME", "ATTEMPTS"),
+            [_cells(one, record, now) for one, record in zip(rows, records, strict=True)],
+        )
+    else:
+        show_columns(_plain(one) for one in rows)
+    if not rows and is_terminal():
+        say(f"no name in this store{' starts with ' + repr(found.prefix) if found.prefix else ''}")
+    return 0
+
+
+def listed(client: Client, prefix: str, timeout: float) -> Iterator[Record]:
+    """Give all records below the client's prefix whose names go on with another one, page by page."""
+    after = ""
+    while True:
+        page = client.driver.list(client._prefix + prefix, timeout, after=after, limit=PAGE)
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1].name
+
+
+def row(client: Client, record: Record, now: Now | None) -> dict[str, Any]:
+    """Return what is shown of a record, for programs; `docs/operations.md` describes it."""
+    at = None if now is None else now[0]
+    holder, site = _holder(record)
+    return {
+        "name": record.name.removeprefix(client._prefix),
+        "kind": record.kind or None,
+        "schedule": record.schedule or None,
+        "state": _state(record, at),
+        "holder": holder or None,
+        "site": site or None,
+        "granted_at": exact(record.granted_at or None),
+        "age": seconds(_age(record, at)),
+        "remaining": seconds(_remaining(record, at)),
+        "token": record.token,
+        "slot_start": exact(record.slot_start),
+        "slot_end": exact(record.slot_end),
+        "outcome": record.outcome or None,
+        "attempts": record.attempts,
+        "mark": exact(record.mark),
+        "settled_at": exact(record.settled_at or None),
+    }
+
+
+def _holder(record: Record) -> tuple[str, str]:
+    """Return who holds it, or held it last, and the site: a label is ``site host:pid``, and an operator's is ``who: why``."""
+    if record.last_owner == "operator" and not record.owner:
+        return record.label, ""
+    site, _, holder = record.label.rpartition(" ")
+    return holder, site
+
+
+def _state(record: Record, at: int | None) -> str:
+    if not record.kind:
+        return "forgotten"
+    if not record.owner:
+        return "free"
+    return "unknown" if at is None else "held" if is_live(record, at) else "ran out"
+
+
+def _age(record: Record, at: int | None) -> int | None:
+    return None if at is None or not record.granted_at else max(0, at - record.granted_at)
+
+
+def _remaining(record: Record, at: int | None) -> int | None:
+    return record.expires_at - at if at is not None and is_live(record, at) else None
+
+
+def _cells(one: dict[str, Any], record: Record, now: Now | None) -> tuple[str, ...]:
+    at = None if now is None else now[0]
+    return (
+        one["name"],
+        one["state"],
+        one["holder"] or "",
+        one["site"] or "",
+        span(_age(record, at)),
+        span(_remaining(record, at)),
+        str(one["token"]),
+        when(record.slot_start),
+        one["outcome"] or "",
+        str(one["attempts"]),
+    )
+
+
+def _plain(one: dict[str, Any]) -> tuple[str, ...]:
+    times = ("" if one[key] is None else f"{one[key]:.3f}" for key in ("age", "remaining"))
+    slot, outcome = one["slot_start"] or "", one["outcome"] or ""
+    return (
+        one["name"],
+        one["state"],
+        one["holder"] or "",
+        one["site"] or "",
+        *times,
+        str(one["token"]),
+        slot,
+        outcome,
+        str(one["attempts"]),
+    )
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+# -- show
+
+_SHOW = """\
+Show one name: who holds it, what became of its last slot, which slots are next, and why a claim right now would
+be won or refused. The claim is that of a plain rota run; --planned and --max-late ask as a job does that has them."""
+_SHOW_AFTER = f"""\
+  rota show nightly
+  rota show nightly --planned 2026-02-26T02:00:00Z
+
+Not on a terminal: a key, a tab and its value in each line. The keys are in docs/operations.md.
+
+{_CODES}"""
+
+
+def show_one(given: list[str]) -> int:
+    """Show one name."""
+    parser = Parser("show", "rota show NAME [--planned T] [--max-late DUR] [--json] [--url URL]", _SHOW, _SHOW_AFTER)
+    parser.add_argument("name", metavar="NAME", help="the name, as given to rota run")
+    parser.add_argument("--planned", metavar="T", help="as if the claim were for the slot of this instant")
+    parser.add_argument("--max-late", metavar="DUR", help="as if it were refused later than this after the slot's start")
+    parser.add_argument("--json", action="store_true", help=JSON)
+    add_store(parser)
+    found = parser.read(given)
+    with connected(found) as (client, timeout):
+        record, now = read(client, found.name, timeout)
+        if record is None:
+            return absent(found.name)
+        why = explain(client, found.name, record, now, {"planned": found.planned, "max_late": found.max_late})
+        one = row(client, record, now)
+    one.update(_more(record, now, why))
+    if found.json:
+        show_json([one])
+    elif is_terminal():
+        show_people(one, record, now, why)
+    else:
+        show_columns((key, _cell(value)) for key, value in one.items())
+    return 0
+
+
+def _more(record: Record, now: Now | None, why: Why) -> dict[str, Any]:
+    """Return what `rota show` adds to a row of `rota ls`."""
+    current = following = None
+    try:
+        schedule = schedule_of(record.schedule)
+        if schedule is not None and now is not None:
+            current = schedule.slot(now[0])
+            (following,) = schedule.next(now[0])
+    except ConfigurationError:
+        pass  # this host can't read it, which the reason says
+    return {
+        "expires_at": exact(record.expires_at or None),
+        "zone_data": record.zone_data or None,
+        "keep_until": exact(record.keep_until or None),
+        "history": len(runs(record.history)),
+        "current_start": None if current is None else exact(current.start),
+        "next_start": None if following is None else exact(following.start),
+        "asked_start": None if why.slot is None else exact(why.slot.start),
+        "asked_end": None if why.slot is None else exact(why.slot.end),
+        "verdict": why.verdict,
+        "how": why.how or None,
+        "reason": why.reason,
+    }
+
+
+def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) -> None:
+    """Print one name for people; what is empty is left out."""
+    at = None if now is None else now[0]
+    held, remaining = span(_age(record, at)), span(_remaining(record, at))
+    slot = "" if record.kind == LEASE or record.slot_start is None else str(Slot(record.slot_start, record.slot_end))
+    lines = (
+        ("name", one["name"]),
+        ("kind", one["kind"]),
+        ("schedule", one["schedule"]),
+        ("zone data", one["zone_data"]),
+        ("state", one["state"] + (f", for {remaining} still unless renewed" if remaining else "")),
+        ("holder" if record.owner else "last holder", record.label),
+        ("granted", when(record.granted_at or None) + (f", {held} ago" if held else "")),
+        ("token", str(record.token)),
+        ("last slot", slot),
+        ("outcome", (record.outcome or "") + (f", attempt {record.attempts}" if record.attempts > 1 else "")),
+        ("handled up to", when(record.mark)),
+        ("settled", when(record.settled_at or None)),
+        ("this slot since", one["current_start"]),
+        ("next slot", one["next_start"]),
+        ("runs kept", str(one["history"] or "")),
+        ("a claim now", f"{why.verdict}{' (' + why.how + ')' if why.how else ''}: {why.reason}"),
+    )
+    rows = [line for line in lines if line[1]]
+    show_table(rows[0], rows[1:])
+
+
+# -- history
+
+_HISTORY = """\
+Show the newest runs of a name, newest first: when each began and ended, and how, for which slot, by whom. What is at
+work now comes first, as "running"; a holder that died shows as "crashed". About 20 runs are kept."""
+_HISTORY_AFTER = f"""\
+  rota history nightly
+
+Outcomes: handled, failed, gave up, released, unused, degraded, crashed, running.
+Not on a terminal, a tab between columns: started, ended, outcome, slot start, slot end, token, holder, site.
+The keys of --json are in docs/operations.md.
+
+{_CODES}"""
+#: The outcome of the run that has not ended.
+RUNNING = "running"
+
+
+def history(given: list[str]) -> int:
+    """Show the runs of one name."""
+    parser = Parser("history", "rota history NAME [--json] [--url URL]", _HISTORY, _HISTORY_AFTER)
+    parser.add_argument("name", metavar="NAME", help="the name, as given to rota run")
+    parser.add_argument("--json", action="store_true", help=JSON)
+    add_store(parser)
+    found = parser.read(given)
+    with connected(found) as (client, timeout):
+        if not client.driver.capabilities.history:
+            raise NotSupported("this store keeps no history (see its capabilities)")
+        record, now = read(client, found.name, timeout)
+    if record is None:
+        return absent(found.name)
+    rows = past(record, None if now is None else now[0])
+    if found.json:
+        show_json(map(_run_row, rows))
+    elif is_terminal():
+        latest = max((run.ended_at or run.started_at for run in rows), default=0) if now is None else now[0]
+        shown = [
+            (
+                when(run.started_at),
+                span(run.ended_at - run.started_at) if run.ended_at else "",
+                run.outcome,
+                when(run.slot_start),
+                str(run.token or ""),
+                run.label,
+                bar,
+            )
+            for run, bar in zip(rows, timeline(rows, latest), strict=True)
+        ]
+        show_table(("STARTED", "TOOK", "OUTCOME", "SLOT", "TOKEN", "HOLDER", _scale(rows, latest)), shown)
+        if not rows:
+            say(f"{found.name}: no run has ended yet")
+    else:
+        show_columns(
+            tuple("" if value is None else str(value) for key, value in _run_row(run).items() if key != "degraded") for run in rows
+        )
+    return 0
+
+
+def past(record: Record, at: int | None) -> list[Run]:
+    """Return the runs that are kept, newest first, with the one that is at work, or died at work, in front."""
+    kept = runs(record.history)
+    if not record.owner:
+        return kept
+    if at is not None and not is_live(record, at):
+        return [crashed(record), *kept]
+    return [Run(record.slot_start, record.slot_end, record.token, record.granted_at, 0, RUNNING, record.label), *kept]
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    site, _, holder = run.label.rpartition(" ")
+    return {
+        "started_at": exact(run.started_at),
+        "ended_at": exact(run.ended_at or None),
+        "outcome": run.outcome,
+        "slot_start": exact(run.slot_start),
+        "slot_end": exact(run.slot_end),
+        "token": run.token or None,
+        "holder": holder or None,
+        "site": site or None,
+        "degraded": run.outcome == "degraded" or not run.token,
+    }
+
+
+def timeline(rows: list[Run], latest: int) -> list[str]:
+    """Return a bar for each run, on one scale from the oldest start to the latest instant."""
+    first = min((run.started_at for run in rows), default=0)
+    whole = max(1, latest - first)
+
+    def cell(at: int) -> int:
+        return max(0, min(TIMELINE - 1, (at - first) * TIMELINE // whole))
+
+    bars = []
+    for run in rows:
+        start, end = cell(run.started_at), cell(run.ended_at or latest)
+        bars.append("." * start + "#" * (max(start, end) - start + 1) + "." * (TIMELINE - 1 - max(start, end)))
+    return bars
+
+
+def _scale(rows: list[Run], latest: int) -> str:
+    return f"{span(latest - min(run.started_at for run in rows))} until now" if rows else " "
+
+
+COMMANDS = {"ls": ls, "show": show_one, "history": history}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""What the operator's commands print: a table for people on a terminal, else tabs between stable columns, or JSON, one object a line."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+
+from rota.duration import DAY, HOUR, MINUTE, SECOND, describe
+from rota.schedule import iso
+from rota.verdict import text
+
+from ._output import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+#: What the help says of ``--json``.
+JSON = "one JSON object a line"
+#: What stands where there is nothing.
+NOTHING = "-"
+
+
+def is_terminal() -> bool:
+    """Whether people read the output."""
+    try:
+        return os.isatty(1)
+    except OSError:
+        return False
+
+
+def show_json(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print one object a line, in ASCII, so that no terminal or locale spoils it."""
+    import json
+
+    show("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def show_columns(rows: Iterable[Sequence[str]]) -> None:
+    """Print rows for programs: no heading, one tab between columns, `NOTHING` for an empty one."""
+    show("".join("\t".join(clean(cell) or NOTHING for cell in row) + "\n" for row in rows))
+
+
+def show_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows for people: aligned, below a heading."""
+    lines = [[clean(cell) or NOTHING for cell in row] for row in (heading, *rows)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    shown = ("  ".join(cell + " " * (wide - _width(cell)) for cell, wide in zip(line, widths, strict=True)).rstrip() for line in lines)
+    show("".join(line + "\n" for line in shown))
+
+
+def clean(cell: str) -> str:
+    """Escape what moves a terminal's cursor or hides text: the store may hold what others wrote."""
+    if cell.isprintable():
+        return cell
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
+
+
+def _width(cell: str) -> int:
+    if cell.isascii():
+        return len(cell)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in cell)
+
+
+def span(microseconds: int | None) -> str:
+    """Return a duration for people, to two units: ``3d4h``, ``12m5s``, ``1.2s``; empty for None."""
+    if microseconds is None:
+        return ""
+    for least, step in ((DAY, HOUR), (HOUR, MINUTE), (10 * SECOND, SECOND)):
+        if microseconds >= least:
+            return describe(microseconds - microseconds % step)
+    return f"{microseconds / SECOND:.1f}s"
+
+
+def seconds(microseconds: int | None) -> float | None:
+    """Return a duration for programs."""
+    return None if microseconds is None else microseconds / SECOND
+
+
+def when(microseconds: int | None) -> str:
+    """Return an instant for people; empty where there is none."""
+    return "" if microseconds is None else text(microseconds)
+
+
+def exact(microseconds: int | None) -> str | None:
+    """Return an instant for programs, to the microsecond; None where there is none."""
+    return None if microseconds is None else iso(microseconds)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""Why a claim right now would be won or refused, in one sentence: by the rules themselves, on a record that was read."""
+
+from __future__ import annotations
+
+import os
+
+from rota import rules
+from rota.backend import FAILED, HANDLED, LATE, LEASE, ROLLING, SEALED, WON, Record
+from rota.duration import MINUTE
+from rota.errors import ConfigurationError
+from rota.schedule import Cron, Every, Schedule, Slot, iso
+from rota.verdict import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NamedTuple
+
+    from rota._ask import Ask
+    from rota.backend import Now
+    from rota.client import Client
+else:
+    from rota._value import NamedTuple
+
+
+class Why(NamedTuple):
+    """What a claim would come to.
+
+    Attributes:
+        verdict: ``won``, ``busy``, ``handled``, ``late`` or ``early``; ``unknown`` where it can't be told.
+        how: Of ``handled``: ``done``, ``passed``, ``gave up`` or ``mark-ahead``; else empty.
+        reason: Why, in one sentence without a full stop.
+        slot: The slot asked for; None for a lease, a rolling window, or where it can't be told.
+    """
+
+    verdict: str
+    how: str
+    reason: str
+    slot: Slot | None = None
+
+
+def schedule_of(canonical: str) -> Schedule | None:
+    """Return the schedule that a record's text names (W8); None where there is none, or it is the period of a rolling window.
+
+    Raises:
+        ConfigurationError: This host can't read it: it lacks the zone, or a newer rota wrote it.
+    """
+    kind, _, rest = canonical.partition(" ")
+    if kind == "cron":
+        expression, _, zone = rest.rpartition(" tz=")
+        return Cron(expression, tz=zone)
+    if kind == "every":
+        period, _, anchor = rest.partition(" anchor=")
+        return Every(period, anchor=anchor or None)
+    if kind in ("", "per"):
+        return None
+    raise ConfigurationError(f"the schedule {canonical!r} is of a kind that this rota does not know")
+
+
+def explain(client: Client, name: str, record: Record, now: Now | None, options: dict[str, Any] | None = None) -> Why:
+    """Say what a claim at this instant would come to; nothing is asked of the store.
+
+    Args:
+        client: The client that would ask.
+        name: The name, without the client's prefix.
+        record: The record as it was read.
+        now: The store's time when it was read; None where that is not known.
+        options: ``planned`` and ``max_late``, for windows.
+
+    Raises:
+        ConfigurationError: A wrong option.
+    """
+    options = {option: value for option, value in (options or {}).items() if value is not None}
+    if options and record.kind not in ("", "window"):
+        raise ConfigurationError(f"--planned and --max-late go with windows, and {name!r} is kept as a {record.kind}")
+    if not record.kind:
+        return Why(WON, "", "it was forgotten, so nothing stands in the way")
+    if now is None:
+        return Why("unknown", "", "the store's time is not known here, and by that alone a claim is decided")
+    try:
+        ask = _ask(client, name, record, options)
+    except ConfigurationError as error:
+        if options:
+            raise
+        return Why("unknown", "", f"a claim can't be made from here: {error}")
+    slot = ask.aim(now[0])
+    claim = ask.claim(os.urandom(16).hex(), "", slot, now[0] + MINUTE)
+    answer, _ = rules.claim(record, claim, now[0], now)
+    if answer.verdict == WON:
+        assert answer.record is not None
+        return Why(WON, "", _won(record, answer.record), slot)
+    refused = client._engine._refused(ask, slot, claim.not_before, answer)
+    reason = refused.reason.removeprefix(f"{refused.name}: ")
+    if answer.verdict == LATE:
+        reason += f": it could be won until {text(claim.late_from)}"
+    return Why(refused.verdict, "mark-ahead" if refused.mark_ahead else refused.how, reason, slot)
+
+
+def _ask(client: Client, name: str, record: Record, options: dict[str, Any]) -> Ask:
+    if record.kind == LEASE:
+        return client._lease(name, {})
+    if record.kind == ROLLING:
+        return client._once(name, record.schedule.removeprefix("per "), {})
+    schedule = schedule_of(record.schedule)
+    if schedule is None and "planned" not in options and record.slot_start is not None:
+        options = {**options, "planned": iso(record.slot_start)}  # its slots have no other name: ask for the last one again
+    return client._window(name, schedule, options)
+
+
+def _won(before: Record, granted: Record) -> str:
+    """Say what lets a claim win, from the record before and after it."""
+    what = "it" if granted.kind == LEASE else "the period" if granted.kind == ROLLING else f"the slot of {text(granted.slot_start)}"
+    again = granted.kind != LEASE and granted.attempts > 1
+    attempt = f", and this would be attempt {granted.attempts}" if again else ""
+    if before.owner:
+        held = "it" if granted.kind == LEASE else what if again else "an older slot"
+        free = "" if again or granted.kind == LEASE else f", and nobody has handled {what}"
+        return f"the lease of {before.label}, who held {held} and did not settle, ran out at {text(before.expires_at)}{free}{attempt}"
+    if granted.kind == LEASE:
+        return f"nobody has held it since {text(before.settled_at)}" if before.settled_at else "nobody holds it"
+    if again:
+        ended = "failed" if before.outcome == FAILED else "ended without success"
+        return f"the last attempt for {what}, by {before.label}, {ended} at {text(before.settled_at)}{attempt}"
+    if granted.kind == ROLLING:
+        if before.mark is not None and before.outcome in (HANDLED, SEALED) and before.slot_end is not None:
+            return f"the last period ended at {text(before.slot_end)}, and nobody has begun another"
+        return "no period is open"
+    return f"nobody has handled {what}, and nobody holds the name"

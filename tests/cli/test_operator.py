@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: MIT
+"""`rota ls`, `show`, `history` and `next` as an operator has them: on SQLite, by a real process, on a terminal and off it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from rota import Cron, Every, sqlite
+from rota.backend import Record
+from rota.cli import _codes
+from rota.cli._operator_next import clock_change
+from rota.errors import ConfigurationError
+from rota.schedule import instant
+
+ROOT = Path(__file__).parents[2]
+ODD = ["a b", "  ".join("ab"), "-x", "--json", "naïve/ключ/日本語", "e\u0301", "100%", "quote'\"\\", "\u202egnp", "x" * 255, "*", "$HOME"]
+ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
+COLUMNS = {"ls": 10, "history": 8, "next": 3, "show": 2}
+
+
+def plant(cli, names, **fields) -> None:
+    """Write records as they may lie in a store: quicker than so many claims."""
+    driver = sqlite.SqliteDriver(str(cli.path))
+    driver.read("made", 5.0)
+    driver.close()
+    with sqlite3.connect(cli.path) as connection:
+        records = [Record(name, "lease", token=number + 1)._replace(**fields) for number, name in enumerate(names)]
+        connection.executemany(sqlite._WRITE, records)
+    connection.close()
+
+
+def on_terminal(cli, *arguments: str) -> str:
+    """What a terminal shows."""
+    main, other = pty.openpty()
+    process = cli.start(*arguments, stdout=other)
+    os.close(other)
+    shown = b""
+    while True:
+        try:
+            part = os.read(main, 65536)
+        except OSError:  # Linux: the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(main)
+    assert cli.end(process).returncode == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def objects(ended) -> list[dict]:
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def held(cli, *options: str):
+    """Start a run that holds its name until a file `go` is there."""
+    process = cli.start_shell(*options, script="touch started; until test -e go; do sleep 0.02; done")
+    cli.until(cli.file("started").exists)
+    return process
+
+
+# -- ls
+
+
+@pytest.mark.parametrize("count", [0, 5, 500, 1203])
+def test_ls_lists_every_name_once_in_order(cli, count):
+    names = [f"job-{number:04}" for number in range(count)]
+    plant(cli, names)
+    ended = cli("ls")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [line.split("\t")[0] for line in ended.stdout.splitlines()] == names
+    assert [one["name"] for one in objects(cli("ls", "--json"))] == names
+    shown = on_terminal(cli, "ls").splitlines()
+    assert shown[0].split()[:3] == ["NAME", "STATE", "HOLDER"]
+    assert [line.split()[0] for line in shown[1:]] == names
+
+
+def test_odd_names_are_listed_and_shown(cli):
+    plant(cli, ODD)
+    listed = [one["name"] for one in objects(cli("ls", "--json"))]
+    assert listed == sorted(ODD, key=str.encode)
+    for line in cli("ls").stdout.splitlines():
+        assert len(line.split("\t")) == COLUMNS["ls"]
+        assert line.isprintable() or line.replace("\t", "").isprintable()
+    for name in ODD:
+        (one,) = objects(cli("show", "--json", "--", name))
+        assert one["name"] == name
+    assert [cli("history", "--", name).returncode for name in ODD[:3]] == [0, 0, 0]
+    assert "\u202e" not in on_terminal(cli, "ls")
+
+
+def test_ls_keeps_to_a_prefix_and_to_the_urls(cli):
+    plant(cli, ["a/one", "a/two", "ab", "team/a/one", "team/b"])
+    assert [one["name"] for one in objects(cli("ls", "a/", "--json"))] == ["a/one", "a/two"]
+    team = f"{cli.url}?prefix=team"
+    assert [one["name"] for one in objects(cli("ls", "--json", "--url", team))] == ["a/one", "b"]
+    assert [one["name"] for one in objects(cli("ls", "a", "--json", "--url", team))] == ["a/one"]
+    assert objects(cli("show", "b", "--json", "--url", team))[0]["name"] == "b"
+
+
+def test_ls_tells_held_from_free_run_out_and_forgotten(cli):
+    holder = held(cli, "held", "--site", "dc 1", "--ttl", "60s")
+    assert cli.shell("free", *ONCE_A_YEAR, script=":").returncode == 0
+    plant(cli, ["dead"], owner="f" * 32, label="dc2 host:7", granted_at=1, expires_at=2)
+    with cli.client() as client:
+        client.try_lease("gone").release()
+        assert client.driver.forget("gone", 5.0)
+    found = {one["name"]: one for one in objects(cli("ls", "--json"))}
+    assert {name: one["state"] for name, one in found.items()} == {"dead": "ran out", "free": "free", "held": "held"}
+    assert (found["held"]["site"], found["held"]["holder"]) == ("dc 1", f"{os.uname().nodename}:{holder.pid}")
+    assert 0 < found["held"]["remaining"] <= 60
+    assert found["held"]["age"] >= 0
+    assert found["held"]["token"] == cli.record("held").token
+    assert (found["free"]["outcome"], found["free"]["remaining"], found["free"]["attempts"]) == ("handled", None, 1)
+    assert {one["name"]: one["state"] for one in objects(cli("ls", "--all", "--json"))}["gone"] == "forgotten"
+    cli.file("go").touch()
+    cli.end(holder)
+
+
+# -- show
+
+
+def test_show_says_each_verdict(cli):
+    """A newcomer's way: run it, see it, find out why the second run was skipped."""
+    assert cli.shell("job", *ONCE_A_YEAR, script=":").returncode == 0
+
+    def why(name: str, *options: str) -> tuple[str, str | None]:
+        (one,) = objects(cli("show", name, "--json", *options))
+        assert one["reason"]
+        return one["verdict"], one["how"]
+
+    assert why("job") == ("handled", "done")
+    assert why("job", "--planned", "2020-01-01T00:00:00Z") == ("handled", "passed")
+    assert why("job", "--planned", "2100-01-01T00:00:00Z") == ("early", None)
+    assert cli.shell("failing", *ONCE_A_YEAR, script="exit 1").returncode == 1
+    assert why("failing") == ("won", None)
+    assert why("failing", "--planned", "2020-01-01T00:00:00Z") == ("late", None)
+    assert why("failing", "--max-late", "1us") == ("late", None)
+    holder = held(cli, "busy", *ONCE_A_YEAR)
+    assert why("busy") == ("busy", None)
+    skipped = cli.shell("busy", *ONCE_A_YEAR, "--wait", "0s", script=":")
+    assert objects(cli("show", "busy", "--json"))[0]["reason"] in skipped.stderr
+    cli.file("go").touch()
+    cli.end(holder)
+
+
+def test_show_is_lines_of_key_and_value_and_a_page_for_people(cli):
+    assert cli.shell("job", *ONCE_A_YEAR, "--site", "dc1", script=":").returncode == 0
+    (one,) = objects(cli("show", "job", "--json"))
+    plain = dict(line.split("\t") for line in cli("show", "job").stdout.splitlines())
+    assert list(plain) == list(one)
+    assert plain["reason"] == one["reason"]
+    assert plain["current_start"] == one["slot_start"] == one["asked_start"]
+    shown = on_terminal(cli, "show", "job")
+    assert re.search(r"^a claim now +handled \(done\): the slot of \S+ was handled by dc1 \S+ at \S+$", shown, re.MULTILINE)
+    assert re.search(r"^schedule +cron 0 0 1 1 \* tz=UTC$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_a_name_that_is_not_there_is_1_and_said(cli, command):
+    ended = cli(command, "nightly")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "nightly: the store has no record of it" in ended.stderr
+
+
+# -- history
+
+
+def test_history_shows_runs_newest_first_and_what_is_at_work(cli):
+    for code in (1, 0):
+        cli.shell("job", *ONCE_A_YEAR, "--site", "dc1", script=f"exit {code}")
+    holder = held(cli, "lease")
+    rows = objects(cli("history", "job", "--json"))
+    assert [row["outcome"] for row in rows] == ["handled", "failed"]
+    assert all(row["site"] == "dc1" and row["started_at"] <= row["ended_at"] and not row["degraded"] for row in rows)
+    assert rows[0]["token"] == cli.record("job").token > rows[1]["token"]
+    (row,) = objects(cli("history", "lease", "--json"))
+    assert (row["outcome"], row["ended_at"], row["slot_start"]) == ("running", None, None)
+    for line in cli("history", "job").stdout.splitlines():
+        assert len(line.split("\t")) == COLUMNS["history"]
+    heading, first, second = on_terminal(cli, "history", "job").splitlines()
+    assert heading.split()[:3] == ["STARTED", "TOOK", "OUTCOME"]
+    assert ("handled" in first, "failed" in second) == (True, True)
+    assert re.search(r" #+\.+$", second), "the timeline: the older run lies on the left"
+    cli.file("go").touch()
+    cli.end(holder)
+
+
+def test_history_tells_a_holder_that_died(cli):
+    plant(cli, ["dead"], owner="f" * 32, label="dc2 host:7", granted_at=1_000_000, expires_at=31_000_000)
+    (row,) = objects(cli("history", "dead", "--json"))
+    assert (row["outcome"], row["ended_at"], row["holder"], row["site"]) == ("crashed", "1970-01-01T00:00:31Z", "host:7", "dc2")
+
+
+# -- next
+
+
+def expressions() -> list[str]:
+    found = []
+    for line in (ROOT / "tests/unit/crontab_lines.txt").read_text(encoding="utf-8").splitlines():
+        try:
+            Cron(line)
+        except ConfigurationError:
+            continue
+        found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("option", "schedule"), [(("--every", "90m"), Every("90m")), (("--cron", "*/20 3 * * mon"), Cron("*/20 3 * * mon"))]
+)
+def test_next_prints_the_slots_that_the_schedule_has(cli, option, schedule):
+    after = "2026-03-27T12:00:00Z"
+    rows = objects(cli("next", *option, "-n", "50", "--after", after, "--json"))
+    expected = schedule.next(instant(after, "after"), 50)
+    assert [(instant(row["start"], "start"), instant(row["end"], "end")) for row in rows] == expected
+    plain = [line.split("\t") for line in cli("next", *option, "-n", "50", "--after", after).stdout.splitlines()]
+    assert [line[0] for line in plain] == [row["start"] for row in rows]
+    assert {len(line) for line in plain} == {COLUMNS["next"]}
+
+
+def test_next_begins_now_and_gives_ten(cli):
+    before = datetime.now(UTC)
+    starts = [datetime.fromisoformat(row["start"]) for row in objects(cli("next", "--every", "1h", "--json"))]
+    assert len(starts) == 10
+    assert before < starts[0] <= datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_next_marks_the_days_on_which_clocks_change(cli):
+    given = ("next", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "-n", "3")
+    rows = objects(cli(*given, "--after", "2026-03-27T12:00:00Z", "--json"))
+    assert [(row["start"], row["local"], row["clock_change"]) for row in rows] == [
+        ("2026-03-28T01:30:00Z", "2026-03-28T02:30:00+01:00", None),
+        ("2026-03-29T01:00:00Z", "2026-03-29T03:00:00+02:00", "02:00->03:00"),
+        ("2026-03-30T00:30:00Z", "2026-03-30T02:30:00+02:00", None),
+    ]
+    shown = on_terminal(cli, *given, "--after", "2026-10-23T12:00:00Z").splitlines()
+    assert [line for line in shown if "clocks change: 03:00->02:00" in line] == [
+        "2026-10-25T00:30:00Z  2026-10-25T02:30:00+02:00  clocks change: 03:00->02:00"
+    ]
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "Australia/Lord_Howe", "Asia/Beirut", "America/Santiago", "Africa/Casablanca"])
+def test_the_marked_days_are_those_that_have_no_24_hours(name):
+    """Of every expression that was collected, against the standard library's zones."""
+    zone = ZoneInfo(name)
+    marked = 0
+    for expression in expressions()[:: 5 if name != "Europe/Berlin" else 1]:
+        schedule = Cron(expression, tz=name)
+        for slot in schedule.next(instant("2026-02-01T00:00:00Z", "after"), 50):
+            day = slot.start_at.astimezone(zone).date()
+            midnight, following = (datetime(d.year, d.month, d.day, tzinfo=zone) for d in (day, day + timedelta(days=1)))
+            unlike = following.astimezone(UTC) - midnight.astimezone(UTC) != timedelta(days=1)
+            assert bool(clock_change(schedule, slot.start)) == unlike, (expression, slot)
+            marked += unlike
+    assert marked
+
+
+# -- all of them
+
+WRONG = [
+    (("ls", "a", "b"), "one word too many"),
+    (("ls", "--jsn"), "did you mean '--json'?"),
+    (("ls", "a\tb"), "control character"),
+    (("ls", b"\xff"), "not valid Unicode"),
+    (("ls", "--url", ""), "--url is empty"),
+    (("ls", "--url", "user:secret@host"), "starts with a scheme"),
+    (("ls", "--url", "nosuch://user:secret@host"), "no backend is called nosuch"),
+    (("ls", "--url", "memory://"), "memory:// lives and ends"),
+    (("ls", "--timeout", "5"), "--timeout='5' has no unit"),
+    (("show",), "NAME"),
+    (("show", ""), "name is empty"),
+    (("show", "x" * 256), "at most 255"),
+    (("show", "lease", "--planned", "0"), "is kept as a lease"),
+    (("show", "window", "--planned", "tomorrow"), "planned='tomorrow'"),
+    (("show", "window", "--max-late", "5"), "has no unit"),
+    (("history",), "NAME"),
+    (("history", "a", "b"), "one word too many"),
+    (("next",), "needs --cron or --every"),
+    (("next", "--cron", "@daily", "--every", "1h"), "and not both"),
+    (("next", "--every", "1h", "--tz", "UTC"), "--tz goes with --cron"),
+    (("next", "--cron", "0 0 31 2 *"), "0 0 31 2 *"),
+    (("next", "--cron", "@daily", "--tz", "Europe/Berln"), "Europe/Berln"),
+    (("next", "--cron", "@daily", "-n", "0"), "--count='0'"),
+    (("next", "--cron", "@daily", "-n", "200000"), "100000"),
+    (("next", "--cron", "@daily", "--after", "soon"), "--after='soon'"),
+    (("next", "--cron", "@daily", "--after", "8999-12-31T00:00:00Z"), "9000"),
+    (("lss",), "did you mean 'ls'?"),
+]
+
+
+@pytest.mark.parametrize(("given", "word"), WRONG, ids=lambda value: repr(value)[:60].replace("/", "|"))
+def test_a_wrong_command_line_is_2_and_one_line(cli, given, word):
+    plant(cli, ["lease"])
+    plant(cli, ["window"], kind="window", schedule="every 1h", slot_start=0, slot_end=3_600_000_000)
+    ended = cli(*given)
+    assert ended.returncode == _codes.USAGE
+    assert word in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    assert "secret" not in ended.stderr
+
+
+@pytest.mark.parametrize("given", [("ls",), ("show", "job"), ("history", "job")])
+def test_a_store_that_does_not_answer_is_115(cli, given):
+    plant(cli, ["job"])
+    connection = sqlite3.connect(cli.path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("BEGIN EXCLUSIVE")
+        ended = cli(*given, "--timeout", "200ms")
+    finally:
+        connection.close()
+    assert ended.returncode == _codes.UNAVAILABLE
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "given", [("ls",), ("ls", "--json"), ("show", "job-1"), ("history", "job-1"), ("next", "--every", "1h", "-n", "9999")]
+)
+def test_output_that_nobody_reads_is_no_error(cli, given):
+    plant(cli, [f"job-{number}" for number in range(500)])
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = cli.start(*given, stdout=writing)
+    os.close(writing)
+    ended = cli.end(process)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    command = [sys.executable, "-m", "rota", *given]
+    process = subprocess.Popen(command, env=cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(1)  # as head does
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "history", "next"])
+def test_the_help_fits_a_screen_and_gives_an_example(cli, command):
+    ended = cli(command, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert len(lines) <= 48
+    assert max(map(len, lines)) <= 118
+    assert f"\n  rota {command} " in ended.stdout
+    assert "Exit codes: 0; " in ended.stdout
+    assert f"\n  rota {command} " in cli("--help").stdout
+
+
+def documented(command: str) -> dict[str, str]:
+    """The keys of a command's JSON and their types, as the operator's page has them."""
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    table = re.search(rf"^JSON of `rota {command}`.*\n\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert table is not None
+    return dict(re.findall(r"^\| `(\w+)` \| ([\w ,]+?) \|", table[1], re.MULTILINE))
+
+
+TYPES = {
+    "text": lambda value: isinstance(value, str),
+    "instant": lambda value: isinstance(value, str) and datetime.fromisoformat(value).utcoffset() == timedelta(0) and value.endswith("Z"),
+    "seconds": lambda value: isinstance(value, float),
+    "number": lambda value: type(value) is int,
+    "true or false": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+}
+
+
+def test_the_json_is_as_documented(cli):
+    holder = held(cli, "held", "--every", "300d", "--site", "dc1")
+    for name, script in (("done", "exit 0"), ("failed", "exit 1")):
+        cli.shell(name, *ONCE_A_YEAR, script=script)
+    cli.shell("planned", "--planned", str(int(time.time()) - 60), script=":")
+    cli.shell("rolling", "--once-per", "1h", script=":")
+    plant(cli, ["a lease"])
+    names = [one["name"] for one in objects(cli("ls", "--json"))]
+    seen = {"ls": objects(cli("ls", "--json")), "show": [], "history": []}
+    for name in names:
+        seen["show"] += objects(cli("show", name, "--json"))
+        seen["history"] += objects(cli("history", name, "--json"))
+    seen["next"] = objects(cli("next", "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "-n", "400", "--json"))
+    for command, found in seen.items():
+        keys = documented(command)
+        if command == "show":
+            keys = {**documented("ls"), **keys}
+        for one in found:
+            assert list(one) == list(keys)
+            for key, value in one.items():
+                kinds = keys[key].split(", ")
+                assert any(TYPES[kind](value) for kind in kinds), (command, key, value)
+        assert len(found) > 1
+    cli.file("go").touch()
+    cli.end(holder)
