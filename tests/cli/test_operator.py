@@ -30,7 +30,8 @@ COLUMNS = {"ls": 10, "history": 8, "next": 3, "show": 2}
 
 
 def plant(cli, names, **fields) -> None:
-    """Write records as they may lie in a store: quicker than so many claims."""
+    """Write records as they may lie in a store: quicker than so many claims. They are kept: any client may sweep others away (R3)."""
+    fields = {"keep_until": time.time_ns() // 1000 + 86_400_000_000, **fields}
     driver = sqlite.SqliteDriver(str(cli.path))
     driver.read("made", 5.0)
     driver.close()

@@ -20,6 +20,9 @@ usage: rota COMMAND ...
   rota ls [PREFIX]                        list the names in a store: who holds what, what became of it
   rota show NAME                          show one name, and why a claim right now would be won or refused
   rota history NAME                       show its newest runs
+  rota release NAME [--why TEXT]          free a name in its holder's place, who is fenced
+  rota settle NAME --handled | --failed   say how its last slot ended, in its holder's place
+  rota forget NAME                        forget its slots and history
   rota next --cron EXPR [--tz ZONE]       print the next slots of a schedule
   rota backends [--json]                  list the stores that can be named by --url
   rota conform URL [--report FILE]        hold a store and its backend to every clause of the semantics
@@ -30,6 +33,7 @@ usage: rota COMMAND ...
 rota COMMAND --help says more.
 """
 _READ = ("ls", "show", "history")
+_CHANGE = ("release", "settle", "forget")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,9 +86,13 @@ def _dispatch(given: list[str]) -> int:
 
         return (_schema.schema if command == "schema" else _schema.init)(given[1:])
     if command in _READ:
-        from ._operator_read import COMMANDS
+        from . import _operator_read
 
-        return COMMANDS[command](given[1:])
+        return _operator_read.COMMANDS[command](given[1:])
+    if command in _CHANGE:
+        from . import _operator_change
+
+        return _operator_change.COMMANDS[command](given[1:])
     if command == "next":
         from ._operator_next import upcoming
 
@@ -100,7 +108,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        known = ("run", *_READ, "next", "backends", "conform", "schema", "init")
+        known = ("run", *_READ, *_CHANGE, "next", "backends", "conform", "schema", "init")
         say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")

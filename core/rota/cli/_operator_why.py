@@ -118,6 +118,9 @@ def _won(before: Record, granted: Record) -> str:
         return f"the lease of {before.label}, who held {held} and did not settle, ran out at {text(before.expires_at)}{free}{attempt}"
     if granted.kind == LEASE:
         return f"nobody has held it since {text(before.settled_at)}" if before.settled_at else "nobody holds it"
+    if again and before.last_owner == "operator":
+        did = "the mark was set" if before.last_result == "mark" else f"{what} was settled as {before.last_result}"
+        return f"{did} in the holder's place at {text(before.settled_at)} by {before.label}{attempt}"
     if again:
         ended = "failed" if before.outcome == FAILED else "ended without success"
         return f"the last attempt for {what}, by {before.label}, {ended} at {text(before.settled_at)}{attempt}"

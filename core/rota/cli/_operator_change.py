@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: MIT
+"""The operator's hands: ``rota release``, ``rota settle`` and ``rota forget``.
+
+Each raises the token, so that a holder at work is fenced, asks first, and leaves who did it and why. It refuses when the name was granted
+anew since it was looked at: then somebody else would be hit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rota import history
+from rota.backend import FAILED, HANDLED, LEASE, RELEASED, ROLLING, SEALED, Override, Record
+from rota.errors import ConfigurationError, NotSupported
+from rota.rules import is_live
+from rota.schedule import instant
+from rota.url import check_text
+from rota.verdict import text
+
+from ._operator_read import ABSENT, absent, add_store, connected, read
+from ._operator_table import clean
+from ._operator_why import explain, schedule_of
+from ._output import say, show
+from ._parser import Parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from rota.backend import Now
+    from rota.client import Client
+
+#: The action that sets the mark, as the contract calls it.
+MARK = "mark"
+#: The longest reason, in bytes: it is kept in the record, and with the run in its history.
+WHY_LIMIT = 200
+
+_CODES = """\
+Exit codes: 0 done; 1 nothing was changed: no such name, the answer was no, or it was granted anew meanwhile; 2 the
+command line or the URL is wrong, or the store can't do this; 115 the store did not answer: look before you repeat it."""
+_FENCED = """\
+The token grows, so that a holder at work is told at its next heartbeat, and whatever checks tokens refuses what it
+writes. Work that looks at neither goes on: see that it ends."""
+
+_RELEASE = f"""\
+Free a name that somebody holds. A slot that was at work is given back, and the next claim wins it. One that was
+claimed with --at-most-once stays taken; rota settle --failed gives that back, too.
+
+{_FENCED}"""
+_RELEASE_AFTER = f"""\
+  rota release nightly --why "node 7 is gone"
+
+{_CODES}"""
+
+_SETTLE = f"""\
+Say how the last slot of a window ended, in its holder's place; or set the mark, up to which slots count as handled.
+
+{_FENCED}"""
+_SETTLE_AFTER = f"""\
+  rota settle nightly --handled --why "done by hand"
+  rota settle nightly --mark none --why "the clock ran ahead"
+
+{_CODES}"""
+
+_FORGET = f"""\
+Forget all of a name: its kind, schedule, slots and history. Slots that were handled can be won again. A tombstone
+keeps the token growing.
+
+{_FENCED}"""
+_FORGET_AFTER = f"""\
+  rota forget nightly
+
+{_CODES}"""
+
+
+def release(given: list[str]) -> int:
+    """Free a name in its holder's place."""
+    parser = _parser("release", "rota release NAME [--why TEXT] [--yes] [--url URL]", _RELEASE, _RELEASE_AFTER)
+    found = _read(parser, given)
+
+    def decide(client: Client, record: Record, now: Now | None) -> tuple[str, int | None] | None:
+        if record.owner:
+            return RELEASED, None
+        say(f"{found.name}: nobody holds it, so there is nothing to release")
+        return None
+
+    return _override(found, decide, "release it?")
+
+
+def settle(given: list[str]) -> int:
+    """Settle a window's last slot in its holder's place, or set the mark."""
+    usage = "rota settle NAME (--handled | --failed | --mark T) [--why TEXT] [--yes] [--url URL]"
+    parser = _parser("settle", usage, _SETTLE, _SETTLE_AFTER)
+    parser.add_argument("--handled", action="store_true", help="the slot was handled: nobody is to run it again")
+    parser.add_argument("--failed", action="store_true", help="it was not: the next claim in the slot wins it, also with --at-most-once")
+    parser.add_argument("--mark", metavar="T", help="slots count as handled up to the one that holds T; none: no slot does")
+    found = _read(parser, given)
+    if found.handled + found.failed + (found.mark is not None) != 1:
+        raise ConfigurationError("rota settle needs one of --handled, --failed and --mark, as in: rota settle nightly --handled")
+
+    def decide(client: Client, record: Record, now: Now | None) -> tuple[str, int | None]:
+        if record.kind == LEASE:
+            raise ConfigurationError(f"{found.name!r} is kept as a lease, which has no slots: see rota release")
+        if found.mark is not None:
+            return MARK, _mark(found.mark, record, now)
+        if found.failed:
+            _check_can_fail(found.name, record)
+        return (HANDLED if found.handled else FAILED), None
+
+    return _override(
+        found, decide, "set the mark?" if found.mark is not None else f"settle it as {'handled' if found.handled else 'failed'}?"
+    )
+
+
+def forget(given: list[str]) -> int:
+    """Leave a tombstone in a name's place."""
+    parser = _parser("forget", "rota forget NAME [--yes] [--url URL]", _FORGET, _FORGET_AFTER, why=False)
+    found = _read(parser, given)
+    with connected(found) as (client, timeout):
+        record, now = read(client, found.name, timeout)
+        if record is None or not record.kind:
+            return absent(found.name)
+        if not _agreed(found, record, now, "forget it?"):
+            return ABSENT
+        if not client.driver.forget(client._full(found.name), timeout):
+            return absent(found.name)
+    show(f"{found.name}: forgotten\n")
+    return 0
+
+
+COMMANDS = {"release": release, "settle": settle, "forget": forget}
+
+
+def _parser(command: str, usage: str, description: str, after: str, *, why: bool = True) -> Parser:
+    parser = Parser(command, usage, description, after)
+    parser.add_argument("name", metavar="NAME", help="the name, as given to rota run")
+    if why:
+        parser.add_argument("--why", metavar="TEXT", help="the reason, which is kept with who you are")
+    parser.add_argument("--yes", action="store_true", help="don't ask; needed where there is no terminal")
+    add_store(parser)
+    return parser
+
+
+def _read(parser: Parser, given: list[str]) -> argparse.Namespace:
+    found = parser.read(given)
+    if getattr(found, "why", None) is not None:
+        check_text(found.why, "--why", WHY_LIMIT)
+    if not found.yes and not _can_ask():
+        raise ConfigurationError(f"{parser.prog} asks before it changes anything, and there is no terminal: give --yes")
+    return found
+
+
+def _override(
+    found: argparse.Namespace, decide: Callable[[Client, Record, Now | None], tuple[str, int | None] | None], question: str
+) -> int:
+    """Look, ask, look again, change, and say what a claim would come to now."""
+    with connected(found) as (client, timeout):
+        if "override" not in client.driver.capabilities.verbs:
+            raise NotSupported("this store can't be changed by an operator: see its capabilities (rota forget works)")
+        record, now = read(client, found.name, timeout)
+        if record is None or not record.kind:
+            return absent(found.name)
+        decided = decide(client, record, now)
+        if decided is None:
+            return 0
+        if not _agreed(found, record, now, question):
+            return ABSENT
+        seen = record
+        record, now = read(client, found.name, timeout)  # people take their time, and the holder goes on meanwhile
+        if record is None or (record.token, record.owner) != (seen.token, seen.owner):
+            return _changed(found.name)
+        action, mark = decided
+        label = f"{_who()}: {found.why or 'no reason given'}"
+        settled = client.driver.override(
+            Override(
+                client._full(found.name),
+                action,
+                label,
+                client._retention,
+                mark=mark,
+                expected_token=record.token,
+                history=_history(record, now, action, label),
+            ),
+            timeout,
+        )
+        if not settled.applied or settled.record is None:
+            return _changed(found.name)
+        done = {RELEASED: "released", MARK: "the mark is set"}.get(action, f"settled as {action}")
+        fenced = f", and {clean(record.label)} is fenced" if record.owner else ""
+        show(f"{found.name}: {done}; the token is {settled.record.token}{fenced}\n")
+        why = explain(client, found.name, settled.record, settled.now)
+        show(f"{found.name}: a claim now would be {why.verdict}: {clean(why.reason)}\n")
+    return 0
+
+
+def _changed(name: str) -> int:
+    say(f"{name}: it changed meanwhile, so nothing was done: look again with rota show")
+    return ABSENT
+
+
+def _history(record: Record, now: Now | None, action: str, label: str) -> bytes | None:
+    """Return the history with the run that is ended, or that stands for work done by hand; None leaves it as it is."""
+    if now is None or not (record.owner or action == HANDLED):
+        return None
+    outcome = RELEASED if action == MARK else action
+    who = f"{record.label} ({label})" if record.owner else label
+    started = record.granted_at if record.owner else now[0]
+    return history.add(record.history, record.slot_start, record.slot_end, record.token, started, now[0], outcome, who)
+
+
+def _check_can_fail(name: str, record: Record) -> None:
+    """Refuse what would leave the slot handled, or lose the mark that was there before it was sealed (W3b)."""
+    handled = record.mark is not None and record.slot_start is not None and record.slot_start <= record.mark
+    if handled and (record.outcome != SEALED or record.last_owner == "operator"):
+        raise ConfigurationError(
+            f"{name!r}: the slot of {text(record.slot_start)} counts as handled, and that it failed would not give it back:"
+            " set the mark to an earlier slot, as in --mark T"
+        )
+
+
+def _mark(given: str, record: Record, now: Now | None) -> int | None:
+    """Return the mark that was asked for: the start of a slot, and never one that lies ahead."""
+    if given.strip().lower() == "none":
+        return None
+    if record.kind == ROLLING:
+        raise ConfigurationError("the periods of a rolling window have no fixed starts: only --mark none works, which ends the period")
+    schedule, at = schedule_of(record.schedule), instant(given, "--mark")
+    if now is None or at > now[0]:
+        raise ConfigurationError(f"--mark={given!r} lies ahead of the store's time{'' if now is None else ' ' + text(now[0])}")
+    return at if schedule is None else schedule.slot(at).start
+
+
+def _can_ask() -> bool:
+    try:
+        return os.isatty(0) and os.isatty(2)
+    except OSError:
+        return False
+
+
+def _agreed(found: argparse.Namespace, record: Record, now: Now | None, question: str) -> bool:
+    if found.yes:
+        return True
+    if record.owner:
+        live = now is None or is_live(record, now[0])
+        state = f"{record.label} {'has held it since' if live else 'held it, and ran out, from'} {text(record.granted_at)}"
+    else:
+        state = f"nobody holds it; {record.label or 'nobody'} did last" + (f", {record.outcome}" if record.outcome else "")
+    say(f"{found.name}: {clean(state)}: {question} [y/N]")
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    say(f"{found.name}: nothing was changed")
+    return False
+
+
+def _who() -> str:
+    """Return who is at the keyboard, for people: ``user@host``."""
+    import getpass
+
+    from rota.client import label
+
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, as in many containers
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{clean(user)[:64]}@{label('').rpartition(':')[0]}"

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""`rota release`, `settle` and `forget`: an operator's change fences the holder, asks first, and leaves who did it and why (L2, W7, R2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sqlite3
+import time
+
+import pytest
+import rota
+from rota import sqlite
+from rota.backend import Record
+from rota.cli import _codes
+from rota.history import runs
+
+ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
+HOLD = "echo $ROTA_TOKEN > token; touch started; until test -e go; do sleep 0.02; done"
+
+
+def held(cli, *options: str):
+    """Start a run that holds its name until a file `go` is there."""
+    process = cli.start_shell(*options, script=HOLD)
+    cli.until(cli.file("started").exists)
+    return process
+
+
+def verdict(cli, name: str) -> tuple[str, str | None]:
+    one = json.loads(cli("show", name, "--json").stdout)
+    return one["verdict"], one["how"]
+
+
+def changed(ended) -> None:
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def answer(cli, text: str, *arguments: str):
+    """Run it on a terminal and answer its question."""
+    main, other = pty.openpty()
+    process = cli.start(*arguments, stdin=other, stderr=other)
+    os.close(other)
+    asked = b""
+    while b"[y/N]" not in asked:
+        asked += os.read(main, 4096)
+    os.write(main, text.encode())
+    output = process.stdout.read()
+    code = process.wait(30)
+    os.close(main)
+    return code, asked.decode(), output
+
+
+@pytest.mark.parametrize("options", [("--ttl", "3s"), ("--ttl", "3s", *ONCE_A_YEAR)], ids=["lease", "window"])
+def test_release_under_a_live_holder_of_another_process(cli, options):
+    holder = held(cli, "job", "--site", "dc1", *options)
+    before = cli.record("job")
+    ended = cli("release", "job", "--yes", "--why", "node 7 is stuck")
+    changed(ended)
+    after = cli.record("job")
+    assert after.token > before.token
+    assert (after.owner, after.last_owner, after.last_result) == ("", "operator", "released")
+    assert after.label.endswith(": node 7 is stuck")
+    assert "@" in after.label
+    assert f"the token is {after.token}" in ended.stdout
+    assert f"{before.label} is fenced" in ended.stdout
+    assert "a claim now would be won: " in ended.stdout
+    (run,) = runs(after.history)
+    assert (run.token, run.outcome, run.started_at) == (before.token, "released", before.granted_at)
+    assert run.label == f"{before.label} ({after.label})"
+    # the holder's next renewal tells it, and its command is ended
+    lost = cli.end(holder)
+    assert lost.returncode == _codes.LOST
+    assert "the lease could not be kept" in lost.stderr
+    # and a sink that compares tokens takes the next holder's write, and refuses what the old one writes late
+    assert cli.shell("job", *options, script="echo $ROTA_TOKEN > new").returncode == 0
+    old, new = (int(cli.said(name)[0]) for name in ("token", "new"))
+    assert old == before.token
+    assert new > after.token
+    sink = sqlite3.connect(":memory:", isolation_level=None)
+    sink.execute("CREATE TABLE report (day TEXT PRIMARY KEY, token INTEGER NOT NULL, text TEXT)")
+    written = [
+        sink.execute(
+            "INSERT INTO report VALUES ('today', ?, ?) ON CONFLICT (day) DO UPDATE SET token = excluded.token, text = excluded.text"
+            " WHERE report.token <= excluded.token",
+            (token, text),
+        ).rowcount
+        for token, text in ((new, "right"), (old, "stale"))
+    ]
+    sink.close()
+    assert written == [1, 0]
+
+
+def test_a_holders_check_says_lost_after_a_release(cli):
+    with cli.client() as client:
+        grant = client.try_lease("job", ttl="1s")
+        assert grant
+        changed(cli("release", "job", "--yes"))
+        cli.until(lambda: grant.lost)
+        with pytest.raises(rota.LeaseLost):
+            grant.check()
+    assert cli.record("job").label.endswith(": no reason given")
+
+
+def test_release_asks_on_a_terminal(cli):
+    holder = held(cli, "job", "--ttl", "3s")
+    before = cli.record("job")
+    for no in ("\n", "n\n", "yess\n"):
+        code, asked, output = answer(cli, no, "release", "job")
+        assert (code, output) == (1, "")
+        assert f"{before.label} has held it since" in asked
+    assert cli.record("job").token == before.token
+    code, _, output = answer(cli, "y\n", "release", "job", "--why", "a test")
+    assert code == 0
+    assert "job: released" in output
+    assert cli.record("job").token > before.token
+    assert cli.end(holder).returncode == _codes.LOST
+
+
+def test_a_name_that_was_granted_anew_while_the_question_stood_is_left_alone(cli):
+    with cli.client() as client:
+        first = client.try_lease("job")
+        main, other = pty.openpty()
+        process = cli.start("release", "job", stdin=other, stderr=other)
+        os.close(other)
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += os.read(main, 4096)
+        first.release()
+        second = client.try_lease("job")
+        os.write(main, b"y\n")
+        assert process.wait(30) == 1
+        os.close(main)
+        record = cli.record("job")
+        assert (record.token, bool(record.owner)) == (second.token, True)
+        second.release()
+
+
+def test_without_a_holder_there_is_nothing_to_release(cli):
+    assert cli.shell("job", script=":").returncode == 0
+    before = cli.record("job")
+    ended = cli("release", "job", "--yes")
+    assert ended.returncode == 0
+    assert "nobody holds it" in ended.stderr
+    assert cli.record("job") == before
+
+
+def test_settle_as_handled_closes_the_slot_and_as_failed_gives_it_back(cli):
+    assert cli.shell("job", *ONCE_A_YEAR, script="exit 1").returncode == 1
+    changed(cli("settle", "job", "--handled", "--yes", "--why", "done by hand"))
+    assert verdict(cli, "job") == ("handled", "done")
+    assert "done by hand" in json.loads(cli("show", "job", "--json").stdout)["reason"]
+    assert json.loads(cli("history", "job", "--json").stdout.splitlines()[0])["outcome"] == "handled"
+    assert cli.shell("job", *ONCE_A_YEAR, script="touch ran").returncode == 0
+    assert not cli.file("ran").exists()
+    holder = held(cli, "sealed", *ONCE_A_YEAR, "--at-most-once", "--ttl", "3s")
+    assert verdict(cli, "sealed") == ("handled", "done")
+    changed(cli("settle", "sealed", "--failed", "--yes"))
+    assert verdict(cli, "sealed") == ("won", None)
+    assert cli.end(holder).returncode == _codes.LOST
+    assert [run.outcome for run in runs(cli.record("sealed").history)] == ["failed"]
+
+
+def test_the_mark_of_a_fast_clock_is_set_back(cli):
+    assert cli.shell("job", "--every", "1h", script=":").returncode == 0
+    record = cli.record("job")
+    ahead = record.mark + 10 * 86_400_000_000
+    with sqlite3.connect(cli.path) as connection:
+        connection.executemany(sqlite._WRITE, [record._replace(mark=ahead, slot_start=ahead, slot_end=ahead + 3_600_000_000)])
+    connection.close()
+    assert verdict(cli, "job") == ("handled", "mark-ahead")
+    assert cli.shell("job", "--every", "1h", script=":").returncode == _codes.MARK_AHEAD
+    changed(cli("settle", "job", "--mark", str(int(time.time()) - 7200), "--yes", "--why", "the clock ran ahead"))
+    after = cli.record("job")
+    assert after.token > record.token
+    assert after.mark % 3_600_000_000 == 0
+    assert after.mark < time.time_ns() // 1000 - 3_600_000_000
+    assert verdict(cli, "job") == ("won", None)
+    assert cli.shell("job", "--every", "1h", script="touch ran").returncode == 0
+    assert cli.file("ran").exists()
+    changed(cli("settle", "job", "--mark", "none", "--yes"))
+    ended = json.loads(cli("show", "job", "--json").stdout)
+    assert (ended["mark"], ended["verdict"]) == (None, "won")
+    assert "the mark was set in the holder's place" in ended["reason"]
+
+
+def test_forget_leaves_a_tombstone_whose_token_grows(cli):
+    holder = held(cli, "job", *ONCE_A_YEAR, "--ttl", "3s")
+    before = cli.record("job")
+    changed(cli("forget", "job", "--yes"))
+    after = cli.record("job")
+    assert after == Record("job", token=after.token, keep_until=after.keep_until)
+    assert after.token > before.token
+    assert cli.end(holder).returncode == _codes.LOST
+    assert cli("ls").stdout == ""
+    again = cli("forget", "job", "--yes")
+    assert (again.returncode, again.stdout) == (1, "")
+
+
+WRONG = [
+    (("release",), "NAME"),
+    (("release", "job"), "give --yes"),
+    (("forget", "job"), "give --yes"),
+    (("release", "job", "--yes", "--why", "a\nb"), "control character"),
+    (("release", "job", "--yes", "--why", "x" * 201), "at most 200"),
+    (("release", "job", "--yes", "--url", "nosuch://user:secret@host"), "no backend is called nosuch"),
+    (("settle", "job", "--yes"), "one of --handled, --failed and --mark"),
+    (("settle", "job", "--handled", "--failed", "--yes"), "one of --handled, --failed and --mark"),
+    (("settle", "lease", "--handled", "--yes"), "is kept as a lease"),
+    (("settle", "job", "--failed", "--yes"), "counts as handled"),
+    (("settle", "job", "--mark", "soon", "--yes"), "--mark='soon'"),
+    (("settle", "job", "--mark", "2100-01-01T00:00:00Z", "--yes"), "lies ahead of the store's time"),
+    (("settle", "mail", "--mark", "0", "--yes"), "only --mark none works"),
+]
+
+
+@pytest.mark.parametrize(("given", "word"), WRONG, ids=lambda value: repr(value)[:60].replace("/", "|"))
+def test_a_wrong_command_line_is_2_and_changes_nothing(cli, given, word):
+    with cli.client() as client:
+        client.try_window("job", rota.Every("300d")).handled()
+        client.try_once("mail", "1h").handled()
+        client.try_lease("lease").release()
+    before = [cli.record(name) for name in ("job", "mail", "lease")]
+    ended = cli(*given)
+    assert ended.returncode == _codes.USAGE
+    assert word in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    assert "secret" not in ended.stderr
+    assert [cli.record(name) for name in ("job", "mail", "lease")] == before
+
+
+@pytest.mark.parametrize("given", [("release", "nightly"), ("settle", "nightly", "--handled"), ("forget", "nightly")])
+def test_a_name_that_is_not_there_is_1(cli, given):
+    ended = cli(*given, "--yes")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "no record" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["release", "settle", "forget"])
+def test_a_store_that_does_not_answer_is_115_and_nobody_who_reads_is_no_error(cli, command):
+    options = ("--handled",) if command == "settle" else ()
+    assert cli.shell("job", *ONCE_A_YEAR, script="exit 1").returncode == 1
+    with cli.client() as client:
+        assert client.try_window("job", rota.Cron("0 0 1 1 *"))
+        with cli.locked():
+            ended = cli(command, "job", "--yes", "--timeout", "200ms", *options)
+        assert ended.returncode == _codes.UNAVAILABLE
+        assert ended.stderr.count("\n") == 1
+        reading, writing = os.pipe()
+        os.close(reading)
+        process = cli.start(command, "job", "--yes", *options, stdout=writing)
+        os.close(writing)
+        changed(cli.end(process))
+
+
+@pytest.mark.parametrize("command", ["release", "settle", "forget"])
+def test_the_help_fits_a_screen_and_gives_an_example(cli, command):
+    ended = cli(command, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert len(lines) <= 48
+    assert max(map(len, lines)) <= 118
+    assert f"\n  rota {command} nightly" in ended.stdout
+    assert "Exit codes: 0 done; " in ended.stdout
+    assert f"\n  rota {command} NAME" in cli("--help").stdout
