@@ -286,8 +286,7 @@ class Engine(Generic[G]):
         if verdict == MISMATCH:
             assert record is not None
             raise ConfigurationError(
-                f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}:"
-                " use another name, or end its record with the driver's `forget` (W8)"
+                f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}: use another name, or forget it: rota forget {ask.name} (W8)"
             )
         ahead = False
         if verdict == HANDLED and record is not None and record.mark is not None and now is not None:
