@@ -92,12 +92,13 @@ def test_a_scheme_of_ours_that_is_not_installed_prints_the_install_line(site):
         sys.path[:] = [{str(Path(rota.__file__).parents[1])!r}, *(path for path in sys.path if "site-packages" not in path)]
         import rota
         try:
-            rota.connect("zookeeper://h1:2181,h2:2181/chroot")
+            rota.connect("zookeeper://svc:s3cr3t@h1:2181,h2:2181/chroot")
         except rota.RotaError as error:
             print(type(error).__name__, error)
     """)
     assert message.startswith("BackendNotFound")
     assert "pip install ./backends/zookeeper" in message
+    assert "s3cr3t" not in message
 
 
 def test_two_distributions_that_claim_one_scheme_are_an_error_that_names_both(site):

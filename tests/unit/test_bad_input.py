@@ -315,7 +315,6 @@ URLS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("prefix too long", "untouched://:{}@cache.example/?prefix=" + "p" * 65, ("prefix", "64")),
     ("white space around the site", "untouched://:{}@cache.example/?site=%20dc1", ("site", "white space")),
     ("unknown scheme", "untouchd://:{}@cache.example", ("untouchd://", "there are")),
-    ("backend not installed", "zookeeper://:{}@zk1.example", ("zookeeper://", "pip install ./backends/zookeeper")),
     ("relative path", "sqlite://rota.db", ("sqlite:///absolute/path",)),
     ("sqlite with a password", "sqlite://svc:{}@host/rota.db", ("sqlite:///absolute/path",)),
     ("memory with a password", "memory://svc:{}@host", ("memory://NAME",)),
