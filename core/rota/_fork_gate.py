@@ -16,6 +16,7 @@ import contextlib
 import os
 import time
 from threading import get_ident
+from weakref import ref
 
 from .errors import Unavailable
 
@@ -46,7 +47,7 @@ class Line:
         asks: Whether it waits to be let through the gate: nothing is open yet.
     """
 
-    __slots__ = ("asks", "connection", "file", "pool", "thread")
+    __slots__ = ("__weakref__", "asks", "connection", "file", "pool", "thread")
 
     def __init__(self, pool: list[Line]) -> None:
         self.pool = pool
@@ -68,7 +69,7 @@ class ForkGate:
     def __init__(self) -> None:
         self.forks: list[int] = []
         self.tainted = False
-        self._lines: set[Line] = set()
+        self._lines: set[ref[Line]] = set()  # weakly: one that an interrupted call dropped is closed by that
         self._of_the_parent: list[Line] = []
         self._pid = os.getpid()
 
@@ -80,17 +81,17 @@ class ForkGate:
         Raises:
             Unavailable: A fork took until the deadline, or this process may not use SQLite.
         """
-        self._lines.add(line)
+        self._note(line)
         if self.forks:  # looked at after the line is noted; a fork looks the other way round
             if self._pid != os.getpid():
                 self.in_child()  # another hook in the child came before ours
-                self._lines.add(line)
+                self._note(line)
             while self.forks and line.thread not in self.forks:
-                self._lines.discard(line)
+                self._lines.discard(ref(line))
                 if time.monotonic() >= deadline:
                     raise Unavailable("this process is about to fork, which waits for another call on an SQLite store")
                 time.sleep(LOOK)
-                self._lines.add(line)
+                self._note(line)
         self.check()
         line.asks = False
 
@@ -114,7 +115,13 @@ class ForkGate:
             if line.connection is not None and not self.tainted:
                 line.connection.close()
         finally:
-            self._lines.discard(line)
+            self._lines.discard(ref(line))
+
+    def _note(self, line: Line) -> None:
+        self._lines.add(ref(line, self._lines.discard))
+
+    def _open_lines(self) -> list[Line]:
+        return [line for noted in self._lines.copy() if (line := noted()) is not None]
 
     def close_pool(self, pool: list[Line]) -> None:
         """Close what is in a pool. Never waits: garbage collection calls this, wherever that happens to run."""
@@ -130,12 +137,12 @@ class ForkGate:
         self.forks.append(me)
         deadline = time.monotonic() + LONGEST_WAIT
         while True:
-            for line in self._lines.copy():
+            for line in self._open_lines():
                 with contextlib.suppress(ValueError):  # it is in use
                     line.pool.remove(line)
                     self.close(line)
             # what this very thread uses stays so until after the fork: the handler of a signal, or the user's clock, forks in its middle
-            if all(line.thread == me for line in self._lines.copy()) or time.monotonic() >= deadline:
+            if all(line.thread == me for line in self._open_lines()) or time.monotonic() >= deadline:
                 break
             time.sleep(LOOK)
 
@@ -148,7 +155,7 @@ class ForkGate:
         """Find out whether the copied book is empty, and begin anew."""
         if self._pid == os.getpid() and not self.forks:
             return  # done already
-        for line in self._lines:
+        for line in self._open_lines():
             if not line.asks:
                 self.tainted = True
                 self._of_the_parent.append(line)

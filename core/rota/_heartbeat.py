@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from weakref import ref
 
 from ._clock import LOOK
@@ -88,8 +89,15 @@ class Heartbeat:
         due, wait = self._due(now)
         if due:
             self._wakes_at = 0.0
-            for first in range(0, len(due), BATCH):
-                self._renew(due[first : first + BATCH])
+            # those that have less time for a call don't set the others' timeout, and don't go first
+            due.sort(key=lambda grant: -grant._ask.terms.renew_timeout)
+            first = 0
+            while first < len(due):
+                least, last = due[first]._ask.terms.renew_timeout / 2, first
+                while last < len(due) and last - first < BATCH and due[last]._ask.terms.renew_timeout >= least:
+                    last += 1
+                self._renew(due[first:last])
+                first = last
             self._sweeper.sweep(min(grant._ask.terms.renew_timeout for grant in due))
             return 0.0
         if wait == NEVER and not self._worker.woken:
@@ -207,7 +215,8 @@ class Watchdog:
         self._calls.append(function)
         idle = [caller for caller in self._callers if not caller.alive]
         for caller in idle[:1] or self._callers:
-            caller.wake()
+            with suppress(RotaError):  # no thread can be started now: it waits for the one that the next call starts
+                caller.wake()
 
     def _turn(self) -> float | None:
         with self._lock:

@@ -17,6 +17,8 @@ from .errors import RotaError
 
 #: How often `Worker.wait_idle` looks, seconds.
 LOOK = 0.01
+#: How long a thread pauses after a turn that raised, seconds.
+AFTER_FAILURE = 1.0
 
 
 class Worker:
@@ -25,7 +27,7 @@ class Worker:
     Args:
         name: The thread's name, for people.
         turn: Does what is due, and returns in how many seconds it wants to be called again (infinity: not before it is woken); None ends
-            the thread, unless it was woken since the turn began. It must not raise.
+            the thread, unless it was woken since the turn began.
     """
 
     def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
@@ -100,12 +102,21 @@ class Worker:
     def _run(self) -> None:
         current = threading.current_thread()
         while self._thread is current and not self._closed:
-            wait = self._turn()
+            try:
+                wait = self._turn()
+            except Exception:  # a log's handler, say: whatever else this thread does for others must go on
+                with suppress(Exception):
+                    import logging
+
+                    logging.getLogger("rota").exception("%s failed, and goes on", self._name)
+                wait = AFTER_FAILURE
             if wait is None:
                 with self._lock:
-                    if not self._forsaken and not self._bell.acquire(blocking=False):
-                        self._thread = None
-                        return
+                    if not self._forsaken:
+                        self._thread = None  # before looking: who rings from here on sees that it must start another one
+                        if not self._bell.acquire(blocking=False):
+                            return
+                        self._thread = current
             else:
                 self.woken = self._bell.acquire(timeout=-1 if wait > threading.TIMEOUT_MAX else max(0.0, wait))
             while self._forsaken:

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import select
 import signal
 import subprocess
+import termios
 import time
 from pathlib import Path
 
 import pytest
+from rota._clock import monotonic
 from rota.cli import _codes
+from rota.cli._guard import Guard
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 #: Three processes that TERM does not end, which write down what they do; the third is a grandchild without a parent.
@@ -215,3 +220,32 @@ def test_a_host_without_room_for_its_files_is_told_from_a_wrong_command_line(cli
         codes.add(ended.returncode)
     assert codes == {_codes.HOST}
     assert not cli.file("ran").exists()
+
+
+def test_a_guard_that_was_stopped_for_long_acts_on_the_newest_word(cli):
+    """It finds more in its pipe than it used to read at once; what was said first is long over by then."""
+    command = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    guard = Guard(command.pid)
+    try:
+        os.kill(guard._pid, signal.SIGSTOP)
+        cli.until(lambda: Path(f"/proc/{guard._pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        now = monotonic()
+        for number in range(1000):
+            guard.feed(now - 10 + number * 0.005)
+        guard.feed(now + 60)
+        os.kill(guard._pid, signal.SIGCONT)
+        guard.feed(now + 61)
+        cli.until(lambda: unread(guard._feed) == 0)
+        assert command.poll() is None
+        guard.feed(monotonic())
+        assert command.wait(10) == -signal.SIGKILL
+    finally:
+        command.kill()
+        command.wait()
+        guard.close()
+
+
+def unread(pipe: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]

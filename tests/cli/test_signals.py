@@ -227,3 +227,24 @@ def test_a_command_at_work_costs_next_to_nothing(cli):
     assert used() - before <= 0.05
     cli.file("go").touch()
     assert cli.end(process).returncode == 0
+
+
+def test_without_a_terminal_a_command_is_stopped_and_goes_on_alone(cli):
+    """Nobody would let `rota run` go on under cron: stopped with its command, it would stay so, and the guard would end the command."""
+    process = cli.start_shell(
+        "job", "--ttl", "3s", script="echo $$ > pid; trap 'exit 7' USR1; while :; do sleep 0.05; done", start_new_session=True
+    )
+    (pid,) = map(int, cli.until(lambda: cli.said("pid")))
+    os.killpg(pid, signal.SIGTSTP)
+    cli.until(lambda: state(pid) == "T")
+    os.killpg(pid, signal.SIGCONT)
+    cli.until(lambda: state(pid) != "T")
+    first = cli.record("job").expires_at
+    cli.until(lambda: cli.record("job").expires_at > first)  # it renews, so it is not stopped
+    assert state(process.pid) != "T"
+    os.kill(process.pid, signal.SIGUSR1)
+    assert cli.end(process).returncode == 7
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -237,7 +237,7 @@ locked.execute("BEGIN IMMEDIATE")
 won = []
 thread = threading.Thread(target=lambda: won.append(client.try_lease("threads")))
 thread.start()
-while not any(line.thread for line in _fork_gate.gate._lines):
+while not any(line.thread for line in _fork_gate.gate._open_lines()):
     time.sleep(0.001)
 
 def body():
@@ -519,5 +519,37 @@ for thread in threads:
 assert not failed
 parents.check()
 assert os.read(wins[0], 1000) == b"x" * rounds
+"""
+    )
+
+
+def test_a_call_that_was_interrupted_leaves_nothing_that_a_fork_would_wait_for(run: Any) -> None:
+    """As by Ctrl-C, or a time limit that a signal sets: the connection that it dropped is closed by that."""
+    run(
+        """
+from rota._fork_gate import gate
+
+class Interrupt(BaseException): ...
+
+client = rota.connect(url)
+client.try_lease("warm").release()
+put_back = gate.put_back
+
+def interrupted(line):
+    gate.put_back = put_back
+    raise Interrupt
+
+gate.put_back = interrupted
+with contextlib.suppress(Interrupt):
+    client.driver.read("warm", 5.0)
+gc.collect()
+began = time.monotonic()
+
+def body():
+    assert client.try_lease("child")
+
+ends(forks(body))
+assert time.monotonic() - began < 1.9  # what a fork waits at the most is 2 s
+assert client.try_lease("parent")
 """
     )

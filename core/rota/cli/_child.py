@@ -43,7 +43,7 @@ class Child:
         self._started = False
         self._is_init = parent == 1
         self._has_terminal = False
-        self._was_stopped = False
+        self._was_stopped = self._told_to_stop = False
         self._code: int | None = None
         self.pid = os.fork()
         if not self.pid:
@@ -92,6 +92,8 @@ class Child:
         """Send a signal to the whole group."""
         if number in (signal.SIGTERM, signal.SIGKILL):
             self.ending = True
+        if number == signal.SIGTSTP:
+            self._told_to_stop = True
         with suppress(OSError):
             os.killpg(self.pid, number)
             if self._was_stopped and number in (signal.SIGTERM, signal.SIGHUP):
@@ -155,7 +157,8 @@ class Child:
             if self._pass_terminal(os.getpgrp(), self.pid):
                 self._has_terminal = True
                 self.send(signal.SIGCONT)
-        elif number == signal.SIGTSTP:
+        elif number == signal.SIGTSTP and (self._told_to_stop or _has_terminal()):
+            self._told_to_stop = False
             had_terminal = self.take_terminal()
             os.kill(os.getpid(), signal.SIGSTOP)
             if had_terminal:
@@ -188,6 +191,15 @@ class Child:
         finally:
             signal.signal(signal.SIGTTOU, before)
             os.close(terminal)
+
+
+def _has_terminal() -> bool:
+    """Say whether there is a terminal, and so a shell's job control: without one, whoever stopped the command lets only that go on."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _become(command: list[str], go: int, failure: int, parent: int) -> NoReturn:

@@ -74,13 +74,16 @@ def _watch(feed: int, group: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     _keep_only(feed)
-    kill_at = FOREVER
+    kill_at, rest = FOREVER, b""
     while (left := kill_at - monotonic()) > 0:
         if select.select([feed], [], [], None if left == FOREVER else min(left, _LOOK))[0]:
-            said = os.read(feed, 4096)
+            said = os.read(feed, 65536)  # all that a pipe holds, if this process was stopped meanwhile
             if not said:
                 break
-            kill_at = float(said.split()[-1])
+            told = (rest + said).rpartition(b"\n")
+            rest = told[2]
+            if told[0]:
+                kill_at = float(told[0].split()[-1])
     _kill(group)
     os._exit(0)
 
