@@ -130,6 +130,15 @@ def test_ls_tells_held_from_free_run_out_and_forgotten(cli):
     cli.end(holder)
 
 
+def test_one_record_of_a_clock_that_ran_wild_spoils_nothing(cli):
+    plant(cli, ["wild"], kind="window", schedule="every 1h", mark=2**62, slot_start=2**62, slot_end=2**63 - 1, keep_until=2**63 - 1)
+    plant(cli, ["sane"])
+    assert [one["name"] for one in objects(cli("ls", "--json"))] == ["sane", "wild"]
+    assert len(on_terminal(cli, "ls").splitlines()) == 3
+    assert objects(cli("show", "wild", "--json"))[0]["how"] == "mark-ahead"
+    assert "a clock once ran fast" in on_terminal(cli, "show", "wild")
+
+
 # -- show
 
 
@@ -347,6 +356,13 @@ def test_output_that_nobody_reads_is_no_error(cli, given):
     assert process.wait(30) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_closed_standard_files_are_no_error(cli):
+    plant(cli, [f"job-{number}" for number in range(500)])
+    command = f"exec '{sys.executable}' -m rota ls <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], env=cli.environment, cwd=cli.folder, check=False, timeout=30).returncode == 0
+    assert len(objects(cli("ls", "--json"))) == 500  # and the file is whole
 
 
 @pytest.mark.parametrize("command", ["ls", "show", "history", "next"])

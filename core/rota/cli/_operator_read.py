@@ -6,16 +6,15 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from rota.backend import LEASE, Record
+from rota.backend import Record
 from rota.duration import SECOND, duration
 from rota.errors import ConfigurationError, NotSupported
 from rota.history import Run, crashed, runs
 from rota.rules import is_live
-from rota.schedule import Slot
 
 from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
-from ._output import say
+from ._output import fill_standard_files, say
 from ._parser import Parser
 
 TYPE_CHECKING = False
@@ -54,6 +53,7 @@ def connected(found: argparse.Namespace) -> Iterator[tuple[Client, float]]:
     timeout = duration(found.timeout or os.environ.get("ROTA_TIMEOUT") or "1500ms", "--timeout") / SECOND
     if found.url == "":
         raise ConfigurationError("--url is empty")
+    fill_standard_files()  # or what is printed might land in the store's connection
     with connect(store(found.url or os.environ.get("ROTA_URL", "")), timeout=timeout) as client:
         client._engine.warn = lambda name, message: None  # type: ignore[method-assign]  # what it would say, the output says
         yield client, timeout
@@ -279,7 +279,7 @@ def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) 
     """Print one name for people; what is empty is left out."""
     at = None if now is None else now[0]
     held, remaining = span(_age(record, at)), span(_remaining(record, at))
-    slot = "" if record.kind == LEASE or record.slot_start is None else str(Slot(record.slot_start, record.slot_end))
+    slot = "" if record.slot_start is None else f"[{when(record.slot_start)}, {when(record.slot_end) or '...'})"
     lines = (
         ("name", one["name"]),
         ("kind", one["kind"]),

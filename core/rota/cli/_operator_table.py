@@ -86,4 +86,9 @@ def when(microseconds: int | None) -> str:
 
 def exact(microseconds: int | None) -> str | None:
     """Return an instant for programs, to the microsecond; None where there is none."""
-    return None if microseconds is None else iso(microseconds)
+    if microseconds is None:
+        return None
+    try:
+        return iso(microseconds)
+    except OverflowError:  # beyond the year 9999, from a clock that ran wild: the other names are to be shown all the same
+        return text(microseconds)

@@ -50,6 +50,13 @@ def show(text: str) -> None:
     _write(1, text, None)
 
 
+def fill_standard_files() -> None:
+    """Open what the caller closed of 0, 1 and 2, so that no file of ours gets such a number, and what is said lands in it."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+
+
 def hide(text: str) -> str:
     """Return a part of the command line for a message: what may be a URL's secret is left out."""
     scheme, colon, _ = text.partition("://")

@@ -17,7 +17,7 @@ from . import _codes
 from ._child import Child
 from ._guard import Guard
 from ._options import YES, RunOptions
-from ._output import say, speak_json, tell
+from ._output import fill_standard_files, say, speak_json, tell
 from ._signals import Interrupted, Signals
 
 #: Words of a shell that are no programs.
@@ -51,7 +51,7 @@ def run(given: list[str]) -> int:
     if "--json" in given[: given.index("--") if "--" in given else None] or os.environ.get("ROTA_JSON", "").lower() in YES:
         speak_json()
     options = RunOptions(given)
-    _fill_standard_files()
+    fill_standard_files()
     try:
         _check_files()
         child = Child(options.command)
@@ -318,13 +318,6 @@ def _iso(instant: int) -> str:
     """As `rota.schedule.iso`, without the import of datetime, which not every store's driver needs."""
     seconds, rest = divmod(instant, 1_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + (f".{rest:06d}Z" if rest else "Z")
-
-
-def _fill_standard_files() -> None:
-    """Open what the caller closed of 0, 1 and 2, so that no file of ours gets such a number, and what is said lands in it."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
 
 
 def _let_go_of_standard_files() -> None:
