@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -128,6 +129,29 @@ def test_ls_tells_held_from_free_run_out_and_forgotten(cli):
     assert {one["name"]: one["state"] for one in objects(cli("ls", "--all", "--json"))}["gone"] == "forgotten"
     cli.file("go").touch()
     cli.end(holder)
+
+
+def test_ls_can_be_watched_until_interrupted(cli):
+    plant(cli, ["job"])
+    main, other = pty.openpty()
+    process = cli.start("ls", "--watch", stdout=other)
+    os.close(other)
+
+    def sees(word: bytes) -> None:
+        shown = b""
+        while word not in shown:
+            shown += os.read(main, 65536)
+
+    sees(b"free")
+    with cli.client() as client:
+        grant = client.try_lease("job")
+        sees(b"held")
+        grant.release()
+        sees(b"free")
+    process.send_signal(signal.SIGINT)
+    ended = cli.end(process)
+    os.close(main)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_one_record_of_a_clock_that_ran_wild_spoils_nothing(cli):
@@ -282,6 +306,7 @@ def test_the_marked_days_are_those_that_have_no_24_hours(name):
 
 WRONG = [
     (("ls", "a", "b"), "one word too many"),
+    (("ls", "--watch"), "--watch is for people on a terminal"),
     (("ls", "--jsn"), "did you mean '--json'?"),
     (("ls", "a\tb"), "control character"),
     (("ls", b"\xff"), "not valid Unicode"),

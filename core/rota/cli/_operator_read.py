@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The operator's eyes: ``rota ls``, ``rota show`` and ``rota history``. None of them changes anything in the store."""
+"""The operator's eyes: ``rota ls``, ``rota show`` and ``rota history``. None changes anything in the store."""
 
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 
 from rota.backend import Record
 from rota.duration import SECOND, duration
-from rota.errors import ConfigurationError, NotSupported
+from rota.errors import ConfigurationError, NotSupported, Unavailable
 from rota.history import Run, crashed, runs
 from rota.rules import is_live
 
 from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
-from ._output import fill_standard_files, say
+from ._output import fill_standard_files, say, show
 from ._parser import Parser
 
 TYPE_CHECKING = False
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 ABSENT = 1
 #: How many records are asked for at a time.
 PAGE = 500
+#: How long `rota ls --watch` waits between two looks, in seconds.
+PAUSE = 2.0
+#: What clears a terminal, and begins at its top (ECMA-48).
+CLEAR = "\x1b[H\x1b[2J"
 #: How many cells a timeline has.
 TIMELINE = 32
 
@@ -88,20 +93,36 @@ Exit codes: 0; 2 the command line or the URL is wrong; 115 the store did not ans
 
 def ls(given: list[str]) -> int:
     """List names."""
-    parser = Parser("ls", "rota ls [PREFIX] [--all] [--json] [--url URL]", _LS, _LS_AFTER)
+    parser = Parser("ls", "rota ls [PREFIX] [--all] [--json | --watch] [--url URL]", _LS, _LS_AFTER)
     parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only names that start with this")
     parser.add_argument("--all", action="store_true", help="also names that were forgotten")
     parser.add_argument("--json", action="store_true", help=JSON)
+    parser.add_argument("--watch", action="store_true", help="look again every 2s, until interrupted; on a terminal")
     add_store(parser)
     found = parser.read(given)
     if found.prefix.strip():
         from rota.url import check_text
 
         check_text(found.prefix.strip(), "PREFIX", 255)
+    if found.watch and (found.json or not is_terminal()):
+        raise ConfigurationError("--watch is for people on a terminal")
     with connected(found) as (client, timeout):
-        records = [record for record in listed(client, found.prefix, timeout) if record.kind or found.all]
-        now = client.driver.now(timeout)
-        rows = [row(client, record, now) for record in records]
+        if not found.watch:
+            _show_names(client, timeout, found)
+        while found.watch and is_terminal():  # until interrupted, or the terminal is gone
+            show(CLEAR)
+            try:
+                _show_names(client, timeout, found)
+            except Unavailable as error:
+                say(f"the store did not answer: {error}")
+            time.sleep(PAUSE)
+    return 0
+
+
+def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> None:
+    records = [record for record in listed(client, found.prefix, timeout) if record.kind or found.all]
+    now = client.driver.now(timeout)
+    rows = [row(client, record, now) for record in records]
     if found.json:
         show_json(rows)
     elif is_terminal():
@@ -109,11 +130,10 @@ def ls(given: list[str]) -> int:
             ("NAME", "STATE", "HOLDER", "SITE", "AGE", "REMAINING", "TOKEN", "SLOT", "OUTCOME", "ATTEMPTS"),
             [_cells(one, record, now) for one, record in zip(rows, records, strict=True)],
         )
+        if not rows:
+            say(f"no name in this store{' starts with ' + repr(found.prefix) if found.prefix else ''}")
     else:
         show_columns(_plain(one) for one in rows)
-    if not rows and is_terminal():
-        say(f"no name in this store{' starts with ' + repr(found.prefix) if found.prefix else ''}")
-    return 0
 
 
 def listed(client: Client, prefix: str, timeout: float) -> Iterator[Record]:
