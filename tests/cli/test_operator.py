@@ -348,6 +348,16 @@ def test_a_wrong_command_line_is_2_and_one_line(cli, given, word):
     assert "secret" not in ended.stderr
 
 
+def test_the_store_is_that_of_rota_run(cli):
+    """Named by nobody it is this host's file; a variable that is empty is refused."""
+    nobody = {"ROTA_URL": None}
+    assert cli.shell("job", *ONCE_A_YEAR, script=":", env=nobody).returncode == 0
+    assert [one["name"] for one in objects(cli("ls", "--json", env=nobody))] == ["job"]
+    ended = cli("ls", env={"ROTA_URL": ""})
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "ROTA_URL is empty" in ended.stderr
+
+
 @pytest.mark.parametrize("given", [("ls",), ("show", "job"), ("history", "job")])
 def test_a_store_that_does_not_answer_is_115(cli, given):
     plant(cli, ["job"])

@@ -56,10 +56,12 @@ def connected(found: argparse.Namespace) -> Iterator[tuple[Client, float]]:
     from ._store import store
 
     timeout = duration(found.timeout or os.environ.get("ROTA_TIMEOUT") or "1500ms", "--timeout") / SECOND
-    if found.url == "":
-        raise ConfigurationError("--url is empty")
+    url = os.environ.get("ROTA_URL") if found.url is None else found.url
+    if url == "":  # a variable that was not set must not lead to another store than rota run's
+        source = "ROTA_URL" if found.url is None else "--url"
+        raise ConfigurationError(f"{source} is empty: name the store, or leave it out for this host's file")
     fill_standard_files()  # or what is printed might land in the store's connection
-    with connect(store(found.url or os.environ.get("ROTA_URL", "")), timeout=timeout) as client:
+    with connect(store(url or ""), timeout=timeout) as client:
         client._engine.warn = lambda name, message: None  # type: ignore[method-assign]  # what it would say, the output says
         yield client, timeout
 
