@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from rota import Cron, Every, sqlite
 from rota.backend import Record
-from rota.cli import _codes
+from rota.cli import _codes, main
 from rota.cli._operator_next import clock_change
 from rota.errors import ConfigurationError
 from rota.schedule import instant
@@ -263,6 +263,21 @@ def test_next_prints_the_slots_that_the_schedule_has(cli, option, schedule):
     plain = [line.split("\t") for line in cli("next", *option, "-n", "50", "--after", after).stdout.splitlines()]
     assert [line[0] for line in plain] == [row["start"] for row in rows]
     assert {len(line) for line in plain} == {COLUMNS["next"]}
+
+
+def test_next_agrees_with_the_schedule_on_every_expression_that_was_collected(capfd):
+    """50 slots each, over a change of the clocks. (The schedule itself is held to a walk over minutes in tests/unit.)"""
+    found = expressions()
+    assert len(found) >= 200
+    for expression in found:
+        given = ["next", "--cron", expression, "--tz", "Europe/Berlin", "-n", "50", "--after", "2026-03-27T12:00:00Z", "--json"]
+        assert main(given) == 0
+        rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        slots = Cron(expression, tz="Europe/Berlin").next(instant("2026-03-27T12:00:00Z", "after"), 50)
+        assert [(instant(row["start"], "start"), instant(row["end"], "end")) for row in rows] == slots
+        assert all(datetime.fromisoformat(row["local"]) == datetime.fromisoformat(row["start"]) for row in rows)
+        walls = [datetime.fromisoformat(row["start"]).astimezone(ZoneInfo("Europe/Berlin")).isoformat() for row in rows]
+        assert [row["local"] for row in rows] == walls
 
 
 def test_next_begins_now_and_gives_ten(cli):
