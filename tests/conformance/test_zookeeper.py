@@ -62,6 +62,6 @@ def said(content: list, mtime: int) -> Mapping[str, object]:
 
 class TestZooKeeperEnsemble(TestZooKeeper):
     @pytest.fixture(autouse=True)
-    def store(self, conforming_ensemble: ZooKeeperEnsemble) -> None:
-        self.servers = conforming_ensemble.members
-        self.url = conforming_ensemble.url("/conform")
+    def store(self, conforming_zookeepers: ZooKeeperEnsemble) -> None:
+        self.servers = conforming_zookeepers.members
+        self.url = conforming_zookeepers.url("/conform")

@@ -268,7 +268,7 @@ def test_a_settlement_that_no_replica_confirms_is_kept_until_one_does(start: Any
     replica = start(replica_of=primary)
     until(replica.follows)
     client = connect(primary.url(options="wait_replicas=1"), timeout="1s")
-    window = client.try_window(name, DAILY)
+    window = until(lambda: client.try_window(name, DAILY, on_unavailable="skip"))  # confirmed, on a busy machine too
     assert window
     replica.pause()
     with pytest.raises(rota.Unrecorded, match="0 of 1 replicas confirmed in time"):

@@ -23,7 +23,7 @@ def conforming_zookeeper() -> Iterator[ZooKeeper | RunningZooKeeper]:
 
 
 @pytest.fixture(scope="session")
-def conforming_ensemble() -> Iterator[ZooKeeperEnsemble]:
+def conforming_zookeepers() -> Iterator[ZooKeeperEnsemble]:
     """An ensemble that the suite may freeze."""
     with ZooKeeperEnsemble() as ensemble:
         yield ensemble
