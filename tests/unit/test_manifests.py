@@ -59,6 +59,7 @@ def test_what_a_manifest_sets_is_what_the_command_reads(manifest: dict[str, Any]
     given = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     assert given.keys() <= {variable(option) for option in OPTIONS} | OF_THE_PLAN
     assert given["ROTA_URL"] == ""  # from a secret
+    given["ROTA_URL"] = "postgresql://app@db.example/app"
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ROTA_JOB_NAME", "by-hand")
