@@ -250,7 +250,7 @@ def override(record: Record | None, request: Override, now: int) -> tuple[Settle
         last_result=request.action,
         last_expired=False,
         mark=mark,
-        prior_mark=None,
+        prior_mark=record.prior_mark if outcome == SEALED else None,  # what a later `failed` goes back to (W3b)
         outcome=outcome,
         settled_at=now,
         keep_until=max(record.keep_until, now + request.retention),

@@ -128,6 +128,11 @@ mutant(
     "a late success counts although somebody followed",
     rule("settle")(lambda right, r, q, now, at=None: right(r and r._replace(owner=q.owner), q, now)),
 )
+mutant(
+    "W3b",
+    "an operator's release forgets the mark before the seal",
+    rule("override")(lambda right, r, q, now: ((a := right(r, q, now))[0], a[1] and a[1]._replace(prior_mark=None))),
+)
 mutant("W3b", "the seal is ignored", before_claim(lambda r, q, now: (r, q._replace(seal=False), now)))
 mutant("W3b", "unused does not unseal", settled(lambda r, q, w, a: w._replace(mark=r.mark) if q.result == UNUSED else w))
 mutant("W3b", "unused forgets the earlier mark", settled(lambda r, q, w, a: w._replace(mark=None) if q.result == UNUSED else w))

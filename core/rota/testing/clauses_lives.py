@@ -14,10 +14,12 @@ from rota.backend import (
     HANDLED,
     OVERLAP,
     PENDING,
+    RELEASED,
     SEALED,
     UNUSED,
     WINDOW,
     WON,
+    Override,
     WriteBack,
 )
 from rota.duration import HOUR, SECOND
@@ -195,6 +197,17 @@ class Lives(Clauses):
         assert after.attempts == won.attempts - 1
         again = await self.win(face, self.window(face, name, 0, seal=True))
         assert again.attempts == 1
+
+    async def test_W3b_a_released_seal_still_knows_the_mark_before_it(self, face: Face) -> None:
+        await self.needs(face, "override")
+        name = self.fresh()
+        await self.handle(face, self.window(face, name, -1))
+        earlier = (await self.known(face, name)).mark
+        await self.win(face, self.window(face, name, 0, seal=True))
+        for action in (RELEASED, FAILED):
+            assert (await face.override(Override(name, action, "operator: it hung", RETENTION))).applied
+        assert (await self.known(face, name)).mark == earlier
+        await self.refused(face, self.window(face, name, -1), HANDLED)
 
     async def test_W3b_unused_gives_an_unsealed_slot_back_too(self, face: Face) -> None:
         claim = self.window(face, self.fresh())

@@ -178,7 +178,9 @@ BEGIN
       WHEN _action = 'failed' AND outcome = 'sealed' AND mark = slot_start THEN prior_mark -- W3b
       ELSE mark
     END,
-    prior_mark = NULL,
+    prior_mark = CASE
+      WHEN outcome = 'sealed' AND NOT (_action = 'failed' OR _action = 'handled' AND slot_start IS NOT NULL) THEN prior_mark -- W3b
+    END,
     outcome = CASE
       WHEN _action = 'handled' AND slot_start IS NOT NULL OR _action = 'failed' OR _action = 'released' AND kind = 'lease' THEN _action
       ELSE outcome

@@ -20,7 +20,8 @@ local gone = record[OWNER]
 record[TOKEN] = next_token(record)                                                                  -- L2
 record[OWNER], record[EXPIRES], record[LABEL] = '', '0', label
 record[LAST_OWNER], record[LAST_RESULT], record[LAST_EXPIRED] = 'operator', action, '0'
-record[PRIOR], record[SETTLED] = '', now_text
+if record[OUTCOME] ~= 'sealed' then record[PRIOR] = '' end                                         -- W3b: what `failed` goes back to
+record[SETTLED] = now_text
 record[KEEP] = int(math.max(tonumber(record[KEEP]), now + retention))
 raw = write(key, record, ARGV[2] or history_of(record, raw))
 tell(key, gone)
