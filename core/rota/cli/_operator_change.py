@@ -38,7 +38,7 @@ MARK = "mark"
 WHY_LIMIT = 200
 
 _CODES = """\
-Exit codes: 0 done; 1 nothing was changed: no such name, the answer was no, or it was granted anew meanwhile; 2 the
+Exit codes: 0 done; 1 nothing was changed: no such name, the answer was no, or (release, settle) granted anew; 2 the
 command line or the URL is wrong, or the store can't do this; 115 the store did not answer: look before you repeat it."""
 _FENCED = """\
 The token grows, so that a holder at work is told at its next heartbeat, and whatever checks tokens refuses what it
