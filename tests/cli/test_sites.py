@@ -15,6 +15,7 @@ import pytest
 from rota.backend import HANDLED
 from rota.cli import _codes
 from rota.sqlite import SqliteDriver
+from servers import NotInstalled
 
 
 @pytest.mark.beside
@@ -22,7 +23,7 @@ from rota.sqlite import SqliteDriver
 def test_two_sites_on_skewed_clocks_run_each_slot_once_and_lose_none(sites, name: str) -> None:
     """W2, W5, W6: ±1.5 s against the store, and the second site 10 s behind, which names slots that have ended."""
     if sites is None:
-        pytest.skip("needs libfaketime: python3 tests installs it")
+        raise NotInstalled("libfaketime is not installed: python3 tests installs it")
     for supervisor in sites.supervisors:
         assert supervisor.wait(sites.slots * sites.period + 120) == 0
     found = [line.split() for line in (sites.folder / name).read_text().splitlines()]
@@ -41,10 +42,11 @@ def test_two_sites_on_skewed_clocks_run_each_slot_once_and_lose_none(sites, name
     assert record.outcome == HANDLED
 
 
+@pytest.mark.beside
 def test_the_supervisors_clocks_are_wrong(sites) -> None:
     """Else the test above would show nothing."""
     if sites is None:
-        pytest.skip("needs libfaketime: python3 tests installs it")
+        raise NotInstalled("libfaketime is not installed: python3 tests installs it")
     environment = {**os.environ, "LD_PRELOAD": sites.library, "FAKETIME": "-10.0s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     before = time.time()
     shown = subprocess.run([sys.executable, "-c", "import time; print(time.time())"], env=environment, capture_output=True, check=True)
