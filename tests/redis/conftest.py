@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import inspect
 import itertools
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 import rota
 import servers
 from rota import _engine
@@ -136,10 +136,13 @@ def until() -> Callable[..., Any]:
     """Wait until a condition holds and return its value; fail when it never does."""
 
     def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"not within {seconds:g}s"
-            time.sleep(0.01)
-        return value
+        return servers.wait_until(condition, seconds)
 
     return until
+
+
+@pytest.fixture
+def waiters(redis_url: str, name: str) -> Iterator[Callable[[], int]]:
+    """How many wait for the name, as the server sees it."""
+    with redis.Redis.from_url(redis_url.partition("?")[0]) as asked:
+        yield lambda: asked.pubsub_numsub(f"rota:{name}")[0][1]

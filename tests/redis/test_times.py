@@ -208,13 +208,15 @@ def test_a_pool_of_forked_workers_may_use_the_client_it_inherits(connect: Any, r
         assert all(pool.map(work, range(9)))
 
 
-def test_a_fork_while_somebody_waits_leaves_the_child_free_to_wait(connect: Any, redis_url: str, name: str) -> None:
+def test_a_fork_while_somebody_waits_leaves_the_child_free_to_wait(
+    connect: Any, redis_url: str, until: Any, waiters: Any, name: str
+) -> None:
     client = connect(redis_url)
     grant = client.try_lease(name, ttl="1m")
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(client.try_lease(name, wait="20s")))
     thread.start()
-    time.sleep(0.3)
+    until(lambda: waiters() == 1)
 
     def child() -> int:
         return 0 if client.try_lease(name, wait="1s").verdict == "busy" else 1

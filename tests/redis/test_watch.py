@@ -118,7 +118,7 @@ def test_many_waiters_are_all_woken(start: Any, driver_for: Any, until: Any, nam
     until(lambda: driver.now(1.5) and server.do("PUBSUB", "CHANNELS") == [])
 
 
-def test_twenty_clients_get_the_lease_one_after_the_other(connect: Any, redis_url: str, name: str) -> None:
+def test_twenty_clients_get_the_lease_one_after_the_other(connect: Any, redis_url: str, until: Any, waiters: Any, name: str) -> None:
     order: list[int] = []
     failures: list[object] = []
 
@@ -136,7 +136,7 @@ def test_twenty_clients_get_the_lease_one_after_the_other(connect: Any, redis_ur
     threads = [threading.Thread(target=work) for _ in range(20)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    until(lambda: waiters() == 20)
     started = time.monotonic()
     holder.release()
     for thread in threads:
@@ -208,7 +208,7 @@ def test_a_restart_while_somebody_waits_is_survived(start: Any, face: Any, conne
     thread.join()
 
 
-def test_closing_wakes_those_who_wait(driver_for: Any, redis_url: str, name: str) -> None:
+def test_closing_wakes_those_who_wait(driver_for: Any, redis_url: str, until: Any, waiters: Any, name: str) -> None:
     driver = driver_for(redis_url)
     driver.claim(held(name), 1.5)
     errors: list[Exception] = []
@@ -222,7 +222,7 @@ def test_closing_wakes_those_who_wait(driver_for: Any, redis_url: str, name: str
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    until(lambda: waiters() == 3)
     driver.close()
     for thread in threads:
         thread.join(5)

@@ -21,9 +21,11 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import server_packages
+
+T = TypeVar("T")
 
 HOST = "127.0.0.1"
 
@@ -71,17 +73,18 @@ def program(name: str) -> str:
     return found
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30.0, what: str = "", every: float = 0.02) -> None:
-    """Wait until ``condition()`` is true.
+def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str = "", every: float = 0.02) -> T:
+    """Wait until ``condition()`` is true, and return what it is.
 
     Raises:
         TimeoutError: It was not within so many seconds.
     """
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {seconds:g}s: {what or getattr(condition, '__name__', 'the condition')}")
         time.sleep(every)
+    return value
 
 
 def accepts(port: int, host: str = HOST) -> bool:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from rota.backend import LEASE, WON, Claim, Record
 from rota.duration import DAY, SECOND
 from rota.url import parse
 from rota_zookeeper import ZookeeperBackend, ZookeeperDriver
-from servers import HOST, ZooKeeper
+from servers import HOST, ZooKeeper, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +136,7 @@ def until() -> Callable[..., Any]:
     """Wait until a condition holds and return its value; fail when it never does."""
 
     def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"not within {seconds:g}s"
-            time.sleep(0.01)
-        return value
+        return wait_until(condition, seconds)
 
     return until
 
