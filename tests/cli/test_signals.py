@@ -18,6 +18,17 @@ from rota.cli import _codes
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 
+#: A command that exits 9 at a TERM, whenever that comes: a shell's trap does not run for one between its last look and its `read`.
+WAITS_FOR_TERM = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+with open("pid.new", "w") as file:
+    print(os.getpid(), file=file)
+os.rename("pid.new", "pid")
+signal.sigwait({signal.SIGTERM})
+sys.exit(9)
+"""
+
 
 def readable(file: int) -> bool:
     return bool(select.select([file], [], [], 20)[0])
@@ -36,9 +47,9 @@ def test_a_command_that_a_passed_on_signal_ends_gives_128_and_its_number(cli, nu
 
 
 def test_a_stopped_command_ends_at_a_term(cli):
-    process = cli.start_shell("job", "--grace", "5s", script="mkfifo f; exec 3<>f; trap 'exit 9' TERM; echo $$ > pid; read x <&3")
+    process = cli.start("run", "job", "--grace", "5s", "--", sys.executable, "-c", WAITS_FOR_TERM)
     pid = int(cli.until(lambda: cli.said("pid"))[0])
-    os.killpg(pid, signal.SIGSTOP)  # no other process is on its way: a shell in vfork waits for one that is stopped before it executes
+    os.killpg(pid, signal.SIGSTOP)
     cli.until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     process.terminate()
     assert cli.end(process).returncode == 9

@@ -43,7 +43,7 @@ class Child:
         self._started = False
         self._is_init = parent == 1
         self._has_terminal = False
-        self._was_stopped = self._told_to_stop = False
+        self._told_to_stop = False
         self._code: int | None = None
         self.pid = os.fork()
         if not self.pid:
@@ -96,8 +96,10 @@ class Child:
             self._told_to_stop = True
         with suppress(OSError):
             os.killpg(self.pid, number)
-            if self._was_stopped and number in (signal.SIGTERM, signal.SIGHUP):
-                os.killpg(self.pid, signal.SIGCONT)  # what is stopped sees them only when it goes on
+            if number in (signal.SIGTERM, signal.SIGHUP):
+                # What is stopped sees them only when it goes on. Always, as systemd does (systemd.kill(5)): whether it is stopped is known
+                # only after a wait, and a stop that nobody has seen yet would keep it until it is killed.
+                os.killpg(self.pid, signal.SIGCONT)
 
     def ended(self, may_go_on: Callable[[], bool]) -> int | None:
         """Return how the command ended: its exit code, or -n by signal n; None while it runs.
@@ -117,7 +119,6 @@ class Child:
             if pid != self.pid:
                 continue
             if os.WIFSTOPPED(status):
-                self._was_stopped = True
                 self._stopped(os.WSTOPSIG(status), may_go_on)
             else:
                 self._code = os.waitstatus_to_exitcode(status)
