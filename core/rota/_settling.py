@@ -116,7 +116,7 @@ def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement,
 def _history(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> bytes:
     record, before = grant.record, grant._before
     assert record is not None
-    known = record.history if before is None or not before.owner else history.add(record.history, *history.crashed(before))
+    known = record.history if before is None else history.complete(before)
     start, end = grant.slot or (None, None)
     ended = max(record.granted_at, engine.store_clock.now(now))
     return history.add(known, start, end, record.token, record.granted_at, ended, result, record.label)

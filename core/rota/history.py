@@ -6,7 +6,7 @@ One run a line, newest first, fields parted by tabs: an operator can read it in 
 
 from __future__ import annotations
 
-from .backend import HISTORY_LIMIT, Record
+from .backend import DEGRADED, HISTORY_LIMIT, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Run(NamedTuple):
         slot_end: The slot's end; None for a lease, or where the slot has none.
         token: The grant's token; 0 when it ran degraded.
         started_at: When it was granted.
-        ended_at: When it was settled; for a crash, when its lease ran out.
+        ended_at: When it was settled; for a crash, when its lease ran out. A degraded run began and ended, for the store, when it was
+            told of it.
         outcome: ``handled``, ``failed``, ``gave up``, ``released``, ``unused``, ``degraded`` or ``crashed``.
         label: Who held it.
     """
@@ -66,6 +67,19 @@ def add(history: bytes, start: int | None, end: int | None, token: int, started:
     return history if len(history) <= KEPT else history[: history.rfind(b"\n", 0, KEPT) + 1]
 
 
-def crashed(before: Record) -> Run:
-    """Return the run of an owner that a grant replaced without its having settled."""
-    return Run(before.slot_start, before.slot_end, before.token, before.granted_at, before.expires_at, CRASHED, before.label)
+def unwritten(record: Record) -> Run | None:
+    """Return the run that a record tells of and its history does not: of an owner that never settled, or one that ran degraded.
+
+    Whoever replaces the record in a settlement adds it. Of several in a row, which no settled grant parts, only the last is known.
+    """
+    if record.owner:
+        return Run(record.slot_start, record.slot_end, record.token, record.granted_at, record.expires_at, CRASHED, record.label)
+    if record.outcome == DEGRADED and record.last_owner != "operator":
+        return Run(record.slot_start, record.slot_end, 0, record.settled_at, record.settled_at, DEGRADED, record.label)
+    return None
+
+
+def complete(record: Record) -> bytes:
+    """Return a record's history with the run that it does not hold yet in front; see `unwritten`."""
+    run = unwritten(record)
+    return record.history if run is None else add(record.history, *run)

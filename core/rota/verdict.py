@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from . import errors
-from .backend import BUSY, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
+from .backend import BUSY, DEGRADED, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
 from .duration import SECOND, describe
 from .history import Run, runs
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: The verdict when the store can't be asked and ``on_unavailable`` says ``skip``.
 UNAVAILABLE = "unavailable"
 
+#: What a run comes to that closes its slot.
+_CLOSING = (HANDLED, DEGRADED, GAVE_UP)
 _ERRORS = {BUSY: errors.Busy, HANDLED: errors.Handled, LATE: errors.Late, EARLY: errors.Early}
 
 
@@ -84,7 +86,7 @@ class Refused:
         if self.record is None:
             return None
         start = self.record.mark if self.slot is None or self.record.kind == ROLLING else self.slot.start
-        return next((run for run in runs(self.record.history) if run.slot_start == start and run.outcome in (HANDLED, GAVE_UP)), None)
+        return next((run for run in runs(self.record.history) if run.slot_start == start and run.outcome in _CLOSING), None)
 
     @property
     def holder(self) -> str:

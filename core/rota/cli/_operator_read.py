@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rota.backend import Record
 from rota.duration import SECOND, duration
 from rota.errors import ConfigurationError, NotSupported, Unavailable
-from rota.history import Run, crashed, runs
+from rota.history import Run, runs, unwritten
 from rota.rules import is_live
 
 from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: The exit code where the store has no such name.
 ABSENT = 1
 #: How many records are asked for at a time.
-PAGE = 500
+PAGE = 1000
 #: How long `rota ls --watch` waits between two looks, in seconds.
 PAUSE = 2.0
 #: What clears a terminal, and begins at its top (ECMA-48).
@@ -333,7 +333,7 @@ _HISTORY_AFTER = f"""\
   rota history nightly
 
 Outcomes: handled, failed, gave up, released, unused, degraded, crashed, running.
-Not on a terminal, a tab between columns: started, ended, outcome, slot start, slot end, token, holder, site.
+Elsewhere, a tab between columns: started, ended, outcome, slot start, slot end, token, holder, site, operator.
 The keys of --json are in docs/operations.md.
 
 {_CODES}"""
@@ -384,15 +384,14 @@ def history(given: list[str]) -> int:
 def past(record: Record, at: int | None) -> list[Run]:
     """Return the runs that are kept, newest first, with the one that is at work, or died at work, in front."""
     kept = runs(record.history)
-    if not record.owner:
-        return kept
-    if at is not None and not is_live(record, at):
-        return [crashed(record), *kept]
-    return [Run(record.slot_start, record.slot_end, record.token, record.granted_at, 0, RUNNING, record.label), *kept]
+    if record.owner and (at is None or is_live(record, at)):
+        return [Run(record.slot_start, record.slot_end, record.token, record.granted_at, 0, RUNNING, record.label), *kept]
+    last = unwritten(record)
+    return kept if last is None else [last, *kept]
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    site, _, holder = run.label.rpartition(" ")
+    site, holder, operator = _who(run.label)
     return {
         "started_at": exact(run.started_at),
         "ended_at": exact(run.ended_at or None),
@@ -403,7 +402,16 @@ def _run_row(run: Run) -> dict[str, Any]:
         "holder": holder or None,
         "site": site or None,
         "degraded": run.outcome == "degraded" or not run.token,
+        "operator": operator or None,
     }
+
+
+def _who(label: str) -> tuple[str, str, str]:
+    """Take a run's label apart: ``site host:pid``, behind it ``(operator: why)`` of one that was ended, or the operator alone (by hand)."""
+    import re
+
+    found = re.fullmatch(r"(?:(.*?) )?(\S+:\d+)(?: \((.*)\))?", label)
+    return (found[1] or "", found[2], found[3] or "") if found else ("", "", label)
 
 
 def timeline(rows: list[Run], latest: int) -> list[str]:
