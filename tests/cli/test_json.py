@@ -7,14 +7,20 @@ import json
 from datetime import datetime
 
 import pytest
+from jsonschema import Draft202012Validator
 from rota.cli import _codes
+from rota.cli._topics import schema
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
+SCHEMA = Draft202012Validator(json.loads(schema("run")))
+KEYS = {event["properties"]["event"]["const"]: event["properties"].keys() for event in SCHEMA.schema["oneOf"]}
 
 
 def events(ended) -> list[dict]:
     found = [json.loads(line) for line in ended.stderr.splitlines()]
     for event in found:
+        SCHEMA.validate(event)
+        assert event.keys() <= KEYS[event["event"]] | {"at"}
         assert datetime.fromisoformat(event.pop("at")).tzinfo is not None
     return found
 

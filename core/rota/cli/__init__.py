@@ -97,6 +97,10 @@ def _dispatch(given: list[str]) -> int:
         from ._operator_next import upcoming
 
         return upcoming(given[1:])
+    if command == "help" and len(given) > 1:
+        from ._topics import topic
+
+        return topic(given[1:], _dispatch)
     if command in ("-h", "--help", "help"):
         show(_HELP)
         return 0

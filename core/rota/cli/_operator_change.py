@@ -19,7 +19,7 @@ from rota.url import check_text
 from rota.verdict import text
 
 from ._operator_read import ABSENT, absent, add_store, connected, read
-from ._operator_table import clean
+from ._operator_table import JSON, clean, exact, show_json
 from ._operator_why import explain, schedule_of
 from ._output import say, show
 from ._parser import Parser
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: The action that sets the mark, as the contract calls it.
 MARK = "mark"
+#: What `rota forget` did, in its JSON.
+FORGOTTEN = "forgotten"
 #: The longest reason, in bytes: it is kept in the record, and with the run in its history.
 WHY_LIMIT = 200
 
@@ -77,10 +79,10 @@ _FORGET_AFTER = f"""\
 
 def release(given: list[str]) -> int:
     """Free a name in its holder's place."""
-    parser = _parser("release", "rota release NAME [--why TEXT] [--yes] [--url URL]", _RELEASE, _RELEASE_AFTER)
+    parser = _parser("release", "rota release NAME [--why TEXT] [--yes] [--json] [--url URL]", _RELEASE, _RELEASE_AFTER)
     found = _read(parser, given)
 
-    def decide(client: Client, record: Record, now: Now | None) -> tuple[str, int | None] | None:
+    def decide(record: Record, now: Now | None) -> tuple[str, int | None] | None:
         if record.owner:
             return RELEASED, None
         say(f"{found.name}: nobody holds it, so there is nothing to release")
@@ -91,7 +93,7 @@ def release(given: list[str]) -> int:
 
 def settle(given: list[str]) -> int:
     """Settle a window's last slot in its holder's place, or set the mark."""
-    usage = "rota settle NAME (--handled | --failed | --mark T) [--why TEXT] [--yes] [--url URL]"
+    usage = "rota settle NAME (--handled | --failed | --mark T) [--why TEXT] [--yes] [--json] [--url URL]"
     parser = _parser("settle", usage, _SETTLE, _SETTLE_AFTER)
     parser.add_argument("--handled", action="store_true", help="the slot was handled: nobody is to run it again")
     parser.add_argument("--failed", action="store_true", help="it was not: the next claim in the slot wins it, also with --at-most-once")
@@ -100,7 +102,7 @@ def settle(given: list[str]) -> int:
     if found.handled + found.failed + (found.mark is not None) != 1:
         raise ConfigurationError("rota settle needs one of --handled, --failed and --mark, as in: rota settle nightly --handled")
 
-    def decide(client: Client, record: Record, now: Now | None) -> tuple[str, int | None]:
+    def decide(record: Record, now: Now | None) -> tuple[str, int | None]:
         if record.kind == LEASE:
             raise ConfigurationError(f"{found.name!r} is kept as a lease, which has no slots: see rota release")
         if found.mark is not None:
@@ -115,8 +117,8 @@ def settle(given: list[str]) -> int:
 
 
 def forget(given: list[str]) -> int:
-    """Leave a tombstone in a name's place."""
-    parser = _parser("forget", "rota forget NAME [--yes] [--url URL]", _FORGET, _FORGET_AFTER, why=False)
+    """Leave a tombstone in a name's place, which has no room for who did it: what is printed is all that tells."""
+    parser = _parser("forget", "rota forget NAME [--why TEXT] [--yes] [--json] [--url URL]", _FORGET, _FORGET_AFTER)
     found = _read(parser, given)
     with connected(found) as (client, timeout):
         record, now = read(client, found.name, timeout)
@@ -126,35 +128,41 @@ def forget(given: list[str]) -> int:
             return ABSENT
         if not client.driver.forget(client._full(found.name), timeout):
             return absent(found.name)
-    show(f"{found.name}: forgotten\n")
+        left, now = read(client, found.name, timeout)
+        if left is None:  # removed already, or by somebody else
+            left = Record(record.name, token=record.token)
+        _show_change(client, found, FORGOTTEN, record, left, now)
+        if not found.json:
+            was = f"a {record.kind}{' of ' + clean(record.schedule) if record.schedule else ''}"
+            mark = f", handled up to {text(record.mark)}" if record.mark is not None else ""
+            show(f"{clean(found.name)}: it was {was}{mark}; the store keeps neither that nor who forgot it\n")
     return 0
 
 
 COMMANDS = {"release": release, "settle": settle, "forget": forget}
 
 
-def _parser(command: str, usage: str, description: str, after: str, *, why: bool = True) -> Parser:
+def _parser(command: str, usage: str, description: str, after: str) -> Parser:
     parser = Parser(command, usage, description, after)
     parser.add_argument("name", metavar="NAME", help="the name, as given to rota run")
-    if why:
-        parser.add_argument("--why", metavar="TEXT", help="the reason, which is kept with who you are")
+    kept = "printed" if command == "forget" else "kept"
+    parser.add_argument("--why", metavar="TEXT", help=f"the reason, which is {kept} with who you are")
     parser.add_argument("--yes", action="store_true", help="don't ask; needed where there is no terminal")
+    parser.add_argument("--json", action="store_true", help=JSON)
     add_store(parser)
     return parser
 
 
 def _read(parser: Parser, given: list[str]) -> argparse.Namespace:
     found = parser.read(given)
-    if getattr(found, "why", None) is not None:
+    if found.why is not None:
         check_text(found.why, "--why", WHY_LIMIT)
     if not found.yes and not _can_ask():
         raise ConfigurationError(f"{parser.prog} asks before it changes anything, and there is no terminal: give --yes")
     return found
 
 
-def _override(
-    found: argparse.Namespace, decide: Callable[[Client, Record, Now | None], tuple[str, int | None] | None], question: str
-) -> int:
+def _override(found: argparse.Namespace, decide: Callable[[Record, Now | None], tuple[str, int | None] | None], question: str) -> int:
     """Look, ask, look again, change, and say what a claim would come to now."""
     with connected(found) as (client, timeout):
         if "override" not in client.driver.capabilities.verbs:
@@ -162,8 +170,10 @@ def _override(
         record, now = read(client, found.name, timeout)
         if record is None or not record.kind:
             return absent(found.name)
-        decided = decide(client, record, now)
+        decided = decide(record, now)
         if decided is None:
+            if found.json:
+                _show_change(client, found, None, record, record, now)
             return 0
         if not _agreed(found, record, now, question):
             return ABSENT
@@ -187,12 +197,36 @@ def _override(
         )
         if not settled.applied or settled.record is None:
             return _changed(found.name)
-        done = {RELEASED: "released", MARK: "the mark is set"}.get(action, f"settled as {action}")
-        fenced = f", and {clean(record.label)} is fenced" if record.owner else ""
-        show(f"{found.name}: {done}; the token is {settled.record.token}{fenced}\n")
-        why = explain(client, found.name, settled.record, settled.now)
-        show(f"{found.name}: a claim now would be {why.verdict}: {clean(why.reason)}\n")
+        _show_change(client, found, action, record, settled.record, settled.now)
     return 0
+
+
+def _show_change(client: Client, found: argparse.Namespace, change: str | None, before: Record, after: Record, now: Now | None) -> None:
+    """Say what was done, to whom, and what a claim would come to now."""
+    why = explain(client, found.name, after, now)
+    if found.json:
+        show_json(
+            [
+                {
+                    "name": found.name,
+                    "change": change,
+                    "by": _who(),
+                    "why": found.why,
+                    "fenced": (before.label or None) if change and before.owner else None,
+                    "mark": exact(after.mark),
+                    "token": after.token,
+                    "verdict": why.verdict,
+                    "how": why.how or None,
+                    "reason": why.reason,
+                }
+            ]
+        )
+        return
+    forgotten = f"forgotten by {_who()}{': ' + clean(found.why) if found.why else ''}"
+    done = {RELEASED: "released", MARK: "the mark is set", FORGOTTEN: forgotten}.get(change or "", f"settled as {change}")
+    fenced = f", and {clean(before.label)} is fenced" if before.owner else ""
+    show(f"{clean(found.name)}: {done}; the token is {after.token}{fenced}\n")
+    show(f"{clean(found.name)}: a claim now would be {why.verdict}: {clean(why.reason)}\n")
 
 
 def _changed(name: str) -> int:
@@ -202,12 +236,15 @@ def _changed(name: str) -> int:
 
 def _history(record: Record, now: Now | None, action: str, label: str) -> bytes | None:
     """Return the history with the run that is ended, or that stands for work done by hand; None leaves it as it is."""
-    if now is None or not (record.owner or action == HANDLED):
+    if now is None:
         return None
-    outcome = RELEASED if action == MARK else action
-    who = f"{record.label} ({label})" if record.owner else label
-    started = record.granted_at if record.owner else now[0]
-    return history.add(record.history, record.slot_start, record.slot_end, record.token, started, now[0], outcome, who)
+    if not record.owner:  # what ran degraded is added before the record tells of it no more
+        known = history.complete(record)
+        if action != HANDLED:
+            return known if known != record.history else None
+        return history.add(known, record.slot_start, record.slot_end, record.token, now[0], now[0], action, label)
+    outcome, who = RELEASED if action == MARK else action, f"{record.label} ({label})"
+    return history.add(record.history, record.slot_start, record.slot_end, record.token, record.granted_at, now[0], outcome, who)
 
 
 def _check_can_fail(name: str, record: Record) -> None:
