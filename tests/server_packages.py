@@ -42,6 +42,9 @@ SERVERS: tuple[Server, ...] = (
     Server("C compiler", ("cc", "gcc"), ("gcc", "libc6-dev"), "ROTA_TEST_ETCD_URL"),
     # no server: a clock for the sites of several tests, which are left out where the servers run already and it is not there
     Server("libfaketime", ("/usr/lib/*/faketime/libfaketime.so.1",), ("libfaketime",), "ROTA_TEST_POSTGRES_URL"),
+    # no servers either: shells that have a completion of rota
+    Server("zsh", ("zsh",), ("zsh",), "ROTA_TEST_POSTGRES_URL"),
+    Server("fish", ("fish",), ("fish",), "ROTA_TEST_POSTGRES_URL"),
     Server("ZooKeeper", ("/usr/share/java/zookeeper.jar",), ("zookeeper", "default-jre-headless"), "ROTA_TEST_ZOOKEEPER_URL"),
 )
 

@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 _HELP = """\
 usage: rota COMMAND ...
 
-  rota run NAME [options] -- COMMAND...   run a command once per slot of a schedule, or in one place at a time
-  rota ls [PREFIX]                        list the names in a store: who holds what, what became of it
-  rota show NAME                          show one name, and why a claim right now would be won or refused
-  rota history NAME                       show its newest runs
-  rota release NAME [--why TEXT]          free a name in its holder's place, who is fenced
-  rota settle NAME --handled | --failed   say how its last slot ended, in its holder's place
-  rota forget NAME                        forget its slots and history
-  rota next --cron EXPR [--tz ZONE]       print the next slots of a schedule
-  rota backends [--json]                  list the stores that can be named by --url
-  rota conform URL [--report FILE]        hold a store and its backend to every clause of the semantics
-  rota schema URL [--role ROLE]           print the SQL that prepares a store
-  rota init URL [--role ROLE]             carry it out
+  rota run NAME ... -- COMMAND...  run a command once per slot of a schedule
+  rota ls [PREFIX]                 list names: who holds what, what became of it
+  rota show NAME                   one name; why a claim would be won or refused
+  rota history NAME                the newest runs of a name
+  rota release NAME                free a name, and fence its holder
+  rota settle NAME                 say how its last slot ended; set its mark
+  rota forget NAME                 forget the slots and history of a name
+  rota next --cron EXPR            the next slots of a schedule
+  rota backends                    the stores that a URL can name
+  rota conform URL                 hold a store to each clause of the semantics
+  rota schema URL                  the SQL that prepares a store
+  rota init URL                    prepare a store
+  rota completion SHELL            let bash, zsh or fish complete all this
+  rota help json COMMAND           the JSON Schema of a command's --json
   rota --version
 
-rota COMMAND --help says more.
+rota COMMAND --help says more, with an example.
 """
 _READ = ("ls", "show", "history")
 _CHANGE = ("release", "settle", "forget")
@@ -97,6 +99,10 @@ def _dispatch(given: list[str]) -> int:
         from ._operator_next import upcoming
 
         return upcoming(given[1:])
+    if command == "completion":
+        from ._completion import completion
+
+        return completion(given[1:], _HELP, _dispatch)
     if command == "help" and len(given) > 1:
         from ._topics import topic
 
@@ -112,7 +118,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        known = ("run", *_READ, *_CHANGE, "next", "backends", "conform", "schema", "init")
+        known = ("run", *_READ, *_CHANGE, "next", "backends", "conform", "schema", "init", "completion", "help")
         say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")

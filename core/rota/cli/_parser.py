@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+#: Given in the place of options it makes `Parser.read` raise `Described`. No command line can hold it.
+DESCRIBE = "\0"
+
+
+class Described(Exception):
+    """Brings a command's parser to who asks for it."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
     """As argparse's, but it raises `ConfigurationError`, in one line that quotes no secret."""
 
@@ -32,6 +44,8 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, given: list[str]) -> argparse.Namespace:
         """Return the options; show the help and end where that was asked for."""
+        if given == [DESCRIBE]:
+            raise Described(self)
         if "-h" in given or "--help" in given:
             show(self.format_help())
             raise SystemExit(0)
