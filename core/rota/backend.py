@@ -28,6 +28,9 @@ from .url import Url
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
+
+    from .errors import RotaError
+    from .finding import Finding
 else:
     from ._value import NamedTuple
 
@@ -331,6 +334,20 @@ class Driver(ABC):
     def facts(self, timeout: float) -> Mapping[str, str | int | float | bool | None]:
         """Return what a doctor wants to know: version, role, durability, permissions."""
         raise NotSupported("this backend has no facts")
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        """Say for ``rota doctor`` what is right, wrong or risky with the store, and what to do: what only a backend knows.
+
+        It needs no declaration, and nothing of it: the core looks at time, latency, rights and records by the other verbs.
+
+        Args:
+            facts: What `facts` returned, empty where there is none; or the error that it raised: then say what is behind it.
+            timeout: As of a verb. Whatever is wrong with the store is a finding, not an error.
+
+        Raises:
+            ConfigurationError: To look further makes no sense, or would make what is missing; it is given back to say what is behind it.
+        """
+        return ()
 
     def schema(self, **options: str) -> str:
         """Return the SQL that prepares the store, without I/O."""

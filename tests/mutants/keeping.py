@@ -19,6 +19,7 @@ from rota.backend import (
 )
 from rota.duration import DAY, HOUR, SECOND
 from rota.errors import NotSupported
+from rota.finding import BAD, Finding
 from rota.memory import MemoryDriver, MemoryStore
 
 from mutants import CAPABILITIES, granted, mutant, rule
@@ -227,6 +228,11 @@ class Factless(MemoryDriver):
         return {}
 
 
+class Helpless(MemoryDriver):
+    def examine(self, facts: Any, timeout: float) -> Any:
+        return [Finding(BAD, "store", "something is wrong", "It matters.")]
+
+
 class Unkept(MemoryDriver):
     def settle(self, settlement: Any, timeout: float) -> Settled:
         answer = super().settle(settlement, timeout)
@@ -249,6 +255,7 @@ class Forgetful(MemoryDriver):
 mutant("capability verbs", "a refused verb works", verbs=CAPABILITIES.verbs - {"watch"})
 mutant("capability verbs", "a declared verb is refused", driver=Refusing)
 mutant("capability facts", "facts without a version", driver=Factless)
+mutant("capability facts", "a finding without a cure", driver=Helpless)
 mutant("capability schema", "an empty schema", driver=Schematic)
 mutant("capability values", "a word that is not defined", durability="eternal")
 mutant(

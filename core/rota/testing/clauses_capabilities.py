@@ -13,10 +13,11 @@ import pytest
 from rota.backend import BUSY, CONTRACT, HANDLED, HISTORY_LIMIT, LEASE, RELEASED, WON, Answer, Claim, Record, Settlement
 from rota.capabilities import OPTIONAL_VERBS
 from rota.duration import DAY, MINUTE, SECOND, YEAR
-from rota.errors import NotSupported
+from rota.errors import NotSupported, Unavailable
+from rota.finding import LEVELS, OK
 
 from .base import LONG, Clauses, RefusedHere, new_owner, not_run
-from .faces import Face
+from .faces import PATIENCE, Face
 
 
 class Capabilities(Clauses):
@@ -44,6 +45,18 @@ class Capabilities(Clauses):
         facts = await face.facts()
         assert facts.get("version")
         assert all(isinstance(value, (str, int, float, bool, type(None))) for value in facts.values())
+
+    async def test_capability_facts_and_what_they_mean_are_fit_to_be_printed(self, face: Face) -> None:
+        facts = await face.facts() if "facts" in face.capabilities.verbs else {}
+        found = [*await face.call(face.driver.examine, facts, PATIENCE)]
+        found += await face.call(face.driver.examine, Unavailable("no answer in time"), PATIENCE)
+        for finding in found:
+            assert finding.level in LEVELS
+            assert finding.subject
+            assert finding.text
+            assert finding.level == OK or (finding.why and finding.cure), f"{finding} says not why it matters, or not what to do"
+            assert not any("\n" in line for line in finding[1:5])
+            assert all(isinstance(value, (str, int, float, bool, type(None))) for value in finding.facts.values())
 
     async def test_capability_schema_is_text_without_any_request(self, face: Face) -> None:
         await self.needs(face, "schema")

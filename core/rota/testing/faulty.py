@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rota.backend import Answer, AsyncDriver, Claim, Driver, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
-from rota.errors import OutcomeUnknown, Unavailable
+from rota.errors import OutcomeUnknown, RotaError, Unavailable
+from rota.finding import Finding
 
 EVER = float("inf")
 
@@ -200,6 +201,10 @@ class FaultyDriver(Driver):
 
     def facts(self, timeout: float) -> Mapping[str, str | int | float | bool | None]:
         answer: Mapping[str, str | int | float | bool | None] = self._call("facts", None, timeout)
+        return answer
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        answer: Sequence[Finding] = self._call("examine", None, timeout, facts)
         return answer
 
     def schema(self, **options: str) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rota.backend import Answer, AsyncDriver, Claim, Driver, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
+from rota.errors import RotaError
+from rota.finding import Finding
 
 #: How much longer than its timeout a call may take before the test is given up, seconds. What F1 demands is tested for itself, and is less.
 AFTER = 20.0
@@ -188,6 +190,12 @@ class WatchedDriver(Driver):
         answer: Mapping[str, str | int | float | bool | None] = self.watched.checked(
             "facts", found, isinstance(found, Mapping), "a mapping of what a doctor wants to know"
         )
+        return answer
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        found = self._call("examine", timeout, facts)
+        right = isinstance(found, Sequence) and all(isinstance(finding, Finding) for finding in found)
+        answer: Sequence[Finding] = self.watched.checked("examine", found, right, "a sequence of rota.finding.Finding")
         return answer
 
     def schema(self, **options: str) -> str:
