@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import get_ident
 
 from . import rules
@@ -42,6 +42,9 @@ from .url import Url
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
+
+    from .errors import RotaError
+    from .finding import Finding
 
     T = TypeVar("T")
 
@@ -99,6 +102,7 @@ class SqliteDriver(Driver):
         self._idle: list[Line] = []
         weakref.finalize(self, gate.close_pool, self._idle).atexit = False
         self._closed = False
+        self._made_now = False
         self._worked = False  # once it has, a file that can't be opened is away, and no longer a mistake of ours
 
     # -- connections
@@ -125,6 +129,7 @@ class SqliteDriver(Driver):
             # The file is made here so that it is never, not even for a moment, readable by others. O_EXCL is vital: to close any descriptor
             # of a file that is in use drops all locks that this process has on it, and then another process deletes the WAL under us.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+            self._made_now = True
         except FileExistsError:
             pass
         except OSError as error:
@@ -292,7 +297,13 @@ class SqliteDriver(Driver):
                 "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
                 "synchronous": connection.execute("PRAGMA synchronous").fetchone()[0],
                 "file_system": _file_system(self.path),
+                "made_now": self._made_now,
             }
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        from ._sqlite_findings import examine
+
+        return examine(self.path, facts)
 
     def schema(self, **options: str) -> str:
         return ";\n".join(_SCHEMA) + ";\n"

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from rota import rules
@@ -47,6 +47,9 @@ from ._link import LEAST, Link, OwnEndpoints, Refusal
 from ._revoker import Revoker
 from ._url import MIN_TTL, OPTIONS, Settings, settings
 
+if TYPE_CHECKING:
+    from rota.finding import Finding
+
 T = TypeVar("T")
 
 #: How many names' records are remembered.
@@ -73,6 +76,7 @@ class EtcdDriver(Driver):
     def __init__(self, link: Link, clocks: Sequence[Clock], settings: Settings) -> None:
         self.link = link
         self.keys = Keys(settings.prefix)
+        self._settings = settings
         self.capabilities = self.capabilities._replace(min_ttl=settings.min_ttl * SECOND)
         self._clocks = clocks
         self._revoker = Revoker(lambda lease: self._revoke(lease, monotonic() + BACKGROUND))
@@ -420,6 +424,11 @@ class EtcdDriver(Driver):
         if here is not None and len(self._clocks) > 1:
             facts["clock_spread_ms"] = self._spread(deadline)
         return facts
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        from ._findings import examine
+
+        return examine(self._settings, facts, timeout)
 
     def _spread(self, deadline: float) -> float | None:
         """Return how far the members' clocks are apart at least: beyond a ttl's margin, only tokens protect while members change (L12)."""

@@ -8,18 +8,21 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent import futures
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import OperationalError
 from psycopg.pq.abc import PGresult
 from rota.backend import Answer, Claim, Driver, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
 from rota.capabilities import Capabilities
-from rota.errors import ConfigurationError, NotSupported, Unavailable
+from rota.errors import ConfigurationError, NotSupported, RotaError, Unavailable
 
 from ._link import Link, Pool, ready, wait
 from ._sql import Statements
 from ._verbs import Verbs
 from ._wire import decode, record, statement
+
+if TYPE_CHECKING:
+    from rota.finding import Finding
 
 T = TypeVar("T")
 
@@ -169,6 +172,22 @@ class PostgresDriver(Driver):
         facts["tls"] = link.pgconn.ssl_in_use
         self.pool.give(link)
         return facts
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        from ._findings import examine, failed
+
+        if isinstance(facts, RotaError):
+            return failed(facts)
+        listens: bool | RotaError | None = None
+        if "watch" in self.capabilities.verbs and not facts["standby"]:  # on a standby nobody can LISTEN
+            try:
+                link = step(self.verbs.listen(self.listen_pool, time.monotonic() + timeout))
+                listens = link is not None
+                if link is not None:
+                    step(self.verbs.unlisten(link, self.listen_pool))
+            except RotaError as error:
+                listens = error
+        return examine(facts, self.verbs.url, self.verbs.statements.table, listens)
 
     def close(self) -> None:
         self.pool.close()

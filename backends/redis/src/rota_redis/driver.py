@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import weakref
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.backend import (
     WON,
@@ -29,7 +29,7 @@ from rota.backend import (
     WriteBack,
 )
 from rota.capabilities import Capabilities
-from rota.errors import OutcomeUnknown, Unavailable
+from rota.errors import OutcomeUnknown, RotaError, Unavailable
 from rota.url import Url
 
 from . import _facts, _wire
@@ -38,6 +38,9 @@ from ._resp import Reply
 from ._route import Route, by_address, route
 from ._url import OPTIONS, Address, Settings, settings
 from ._watch import watch
+
+if TYPE_CHECKING:
+    from rota.finding import Finding
 
 T = TypeVar("T")
 
@@ -325,6 +328,11 @@ class RedisDriver(Driver):
 
     def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
         return step(self._verbs.facts(timeout))
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        from ._findings import examine
+
+        return examine(self.settings, facts, timeout)
 
     def close(self) -> None:
         self._link.close()

@@ -125,15 +125,21 @@ class Link:
             Unavailable: It is closed.
         """
         while True:
-            if self._closed:
-                raise Unavailable("the client is closed")
-            if self.ready is not None:
-                return self.ready
-            client = self._client
-            if client is not None and client.connected:
+            client = await self.connected()
+            if self.ready is None:
                 await self._prepare(client)
                 self._prepared = client
-                continue
+            if self.ready is not None:
+                return self.ready
+
+    async def connected(self) -> Any:
+        """Return the client, once it is connected, whatever the store holds; see `client`."""
+        while True:
+            if self._closed:
+                raise Unavailable("the client is closed")
+            client = self._client
+            if client is not None and client.connected:
+                return client
             arrival = self._await_arrival()
             if self._refused is not None:
                 refused, self._refused = self._refused, None

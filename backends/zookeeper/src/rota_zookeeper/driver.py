@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from rota import rules
@@ -32,13 +32,16 @@ from rota.backend import (
 )
 from rota.capabilities import Capabilities
 from rota.duration import DAY
-from rota.errors import OutcomeUnknown, Unavailable
+from rota.errors import OutcomeUnknown, RotaError, Unavailable
 
 from ._line import Line
 from ._link import BROKEN, Link
 from ._record import MOST_BYTES, SHARDS, VERBS, Forget, Known, name_of, pack, path_of, unpack
 from ._step import Reply, TimedOut, drive, run
 from ._url import Place
+
+if TYPE_CHECKING:
+    from rota.finding import Finding
 
 T = TypeVar("T")
 #: Renewals of one transaction, each with what it is written upon, and with its content.
@@ -112,10 +115,11 @@ class Verbs:
     async def _current(self, client: Any) -> Now:
         """Return the same, asking the leader if the newest write is old."""
         if self._is_old():
-            await self._touch(client)
+            await self.touch(client)
         return self.interval() or ANY_TIME
 
-    async def _touch(self, client: Any) -> int:
+    async def touch(self, client: Any) -> int:
+        """Read the leader's time, by a write."""
         sent = time.monotonic()
         stat = await Reply(client.set_async(self.link.clock, b""))
         return self._observe(stat.mtime, sent)
@@ -169,7 +173,7 @@ class Verbs:
                     if asked is not None and known.version == asked[0].version + 1 and known.data == asked[1]:
                         return rule(asked[0].record, request, known.mtime * 1000)[0]  # it was applied, and this is what it came to
                     if self._clock is None or (not guessed and self._is_old()):
-                        await self._touch(client)
+                        await self.touch(client)
                     low, high = self.interval() or ANY_TIME
                     if guessed or known is not guess or answer is None:
                         answer, changed = rule(known.record, request, low)
@@ -318,7 +322,7 @@ class Verbs:
     async def sweep(self, limit: int) -> int:
         """Remove records that R1 lets go, from one parent after the other, a bounded number of reads in all."""
         client = await self.link.client()
-        now = await self._touch(client)
+        now = await self.touch(client)
         shards = sorted(await Reply(client.get_children_async(self.link.records)))
         removed = reads = 0
         for turn in range(len(shards)):
@@ -352,24 +356,10 @@ class Verbs:
             client = await self.link.client()
             with suppress(*BROKEN):
                 try:
-                    now = await self._touch(client)
+                    now = await self.touch(client)
                     return now, now
                 except NoNodeError:  # the store was emptied under us
                     await self.link.ensure(client, self.link.clock)
-
-    async def facts(self) -> dict[str, str | int | float | bool | None]:
-        """Return what a doctor wants to know."""
-        client = await self.link.client()
-        now, local = await self._touch(client), time.time()
-        said = self.link.ask("srvr")
-        return {
-            "version": said.get("Zookeeper version", "unknown").partition("-")[0],
-            "role": said.get("Mode"),
-            "ensemble": self.link.ensemble,
-            "chroot": self.link.place.chroot or "/",
-            # by this host's clock: the leader's stamps every lease and slot
-            "clock_difference": round(now / 1e6 - local, 3),
-        }
 
 
 def _owns(known: Known | None, renewal: Renewal) -> bool:
@@ -448,7 +438,14 @@ class ZookeeperDriver(Driver):
         return settled
 
     def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
-        return self._run(self.verbs.facts(), timeout)
+        from ._findings import facts
+
+        return self._run(facts(self.verbs), timeout)
+
+    def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:
+        from ._findings import examine
+
+        return examine(self.verbs.link.place, facts, timeout)
 
     def sweep(self, limit: int, timeout: float) -> int:
         return self._run(self.verbs.sweep(limit), timeout)
