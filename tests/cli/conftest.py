@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import inspect
+import json
 import os
 import signal
 import sqlite3
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 import pytest
 import rota
 from rota.backend import Record
+from rota.cli import main
 from rota.sqlite import SqliteDriver
 
 
@@ -203,3 +205,22 @@ def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made = Sites(tmp_path_factory.mktemp("sites"), library)
     yield made
     made.close()
+
+
+# -- the doctor, in this process: its start would take longer than what it does
+
+
+@pytest.fixture
+def examined(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, dict[str, Any]]]]:
+    """Run ``rota doctor URL --json``; return its exit code and its findings by their subjects."""
+
+    def examine(url: str, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        capfd.readouterr()
+        code = main(["doctor", url, "--json", *options])
+        shown = capfd.readouterr()
+        assert "Traceback" not in shown.err
+        found = [json.loads(line) for line in shown.out.splitlines()]
+        assert len({one["subject"] for one in found}) == len(found), "a subject is spoken of twice"
+        return code, {one["subject"]: one for one in found}
+
+    return examine

@@ -437,7 +437,7 @@ def documented(command: str) -> list[tuple[str, str, str]]:
     return re.findall(r"^\| `(\w+)` \| ([\w ,]+?) \| (.*) \|$", table[1], re.MULTILINE)
 
 
-WORDS = {"string": "text", "number": "seconds", "integer": "number", "boolean": "true or false", "null": "null"}
+WORDS = {"string": "text", "number": "seconds", "integer": "number", "boolean": "true or false", "object": "object", "null": "null"}
 
 
 @pytest.mark.parametrize("command", sorted(set(SCHEMAS) - {"run"}))

@@ -24,6 +24,7 @@ usage: rota COMMAND ...
   rota settle NAME                 say how its last slot ended; set its mark
   rota forget NAME                 forget the slots and history of a name
   rota next --cron EXPR            the next slots of a schedule
+  rota doctor [URL]                what is wrong with a store, and the cure
   rota backends                    the stores that a URL can name
   rota conform URL                 hold a store to each clause of the semantics
   rota schema URL                  the SQL that prepares a store
@@ -95,6 +96,10 @@ def _dispatch(given: list[str]) -> int:
         from . import _operator_change
 
         return _operator_change.COMMANDS[command](given[1:])
+    if command == "doctor":
+        from ._doctor import doctor
+
+        return doctor(given[1:])
     if command == "next":
         from ._operator_next import upcoming
 
@@ -118,7 +123,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        known = ("run", *_READ, *_CHANGE, "next", "backends", "conform", "schema", "init", "completion", "help")
+        known = ("run", *_READ, *_CHANGE, "next", "doctor", "backends", "conform", "schema", "init", "completion", "help")
         say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")
