@@ -210,24 +210,26 @@ class Clauses:
         ttl = max(300_000, face.capabilities.min_ttl)
         return ttl + -ttl % face.capabilities.ttl_step
 
+    def brief(self, face: Face) -> int:
+        """Return a ttl to be outlived that nobody has to do anything in."""
+        ttl = max(50_000, face.capabilities.min_ttl)
+        return ttl + -ttl % face.capabilities.ttl_step
+
     def soon(self) -> float:
         """Return a timeout, in seconds, that a test waits for to be over: short, and enough for a store that answers."""
         return 0.15 if self.clock is not None else 0.4
 
     def ample(self) -> float:
         """Return a timeout, in seconds, within which a store that answers does so on the busiest machine; `costly` faults end it soon."""
-        return 8.0 if self.clock is not None else 1.5
+        return 8.0
 
-    def costly(self, fault: Fault) -> Fault:
-        """Return the fault; where the clocks can be set, it takes a second by them, so that a timeout is over after few of them."""
-        clock = self.clock
-        return fault if clock is None else fault._replace(then=lambda: clock.leap(SECOND))
+    def costly(self, face: Face, fault: Fault, seconds: float = 1.0) -> Fault:
+        """Return the fault, which takes so long by the clients' clock, so that a timeout is over after few of them."""
+        return fault._replace(then=lambda: face.clock.leap(round(seconds * SECOND)))
 
     async def work(self, face: Face, client: Any, seconds: float, step: float) -> None:
-        """Let so much time pass while the client's heartbeat goes on, which has something to do every ``step`` seconds."""
-        if self.clock is None:
-            await face.sleep(seconds)
-            return
+        """Let so much time pass by the clock while the client's heartbeat goes on, which has something to do every ``step`` seconds."""
+        assert self.clock is not None
         heartbeat = client._engine.heartbeat
         for _ in range(round(seconds / step)):
             self.clock.leap(round(step * SECOND))
@@ -320,7 +322,7 @@ class Clauses:
 
     async def crash(self, face: Face, claim: Claim) -> Record:
         """Win by a claim, and let the grant run out; return the record it had."""
-        record = await self.win(face, claim._replace(ttl=self.short(face)))
+        record = await self.win(face, claim._replace(ttl=self.brief(face)))
         await self.outlive(face, record)
         return record
 

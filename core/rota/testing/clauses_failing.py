@@ -61,7 +61,7 @@ class Failing(Clauses):
 
     async def test_F2_on_unavailable_decides_claims(self, face: Face) -> None:
         cold = face.connect(timeout=self.ample())
-        cold.driver.away(self.costly(REQUEST_LOST), "now")
+        cold.driver.away(self.costly(face, REQUEST_LOST), "now")
         with pytest.raises(Unavailable) as raised:
             await done(cold.try_lease(self.fresh()))
         assert not isinstance(raised.value, OutcomeUnknown), "no claim was sent before the store's time was known"
@@ -70,7 +70,7 @@ class Failing(Clauses):
         await self._granted(face, client.try_lease, self.fresh())
         for fault in (REFUSED, REQUEST_LOST, HUNG):
             client._engine.breaker.answered()
-            client.driver.away(self.costly(fault), "claim now")
+            client.driver.away(self.costly(face, fault), "claim now")
             with pytest.raises(Unavailable) as raised:
                 await done(client.try_lease(self.fresh(), timeout=self.soon() if fault is HUNG else self.ample()))
             assert isinstance(raised.value, OutcomeUnknown) is (fault is not REFUSED) or fault is HUNG
@@ -105,7 +105,7 @@ class Failing(Clauses):
 
     async def test_F2_a_claim_that_may_have_been_applied_is_unknown(self, face: Face) -> None:
         client = face.connect(timeout=self.ample())
-        client.driver.away(self.costly(REPLY_LOST), "claim")
+        client.driver.away(self.costly(face, REPLY_LOST), "claim")
         with pytest.raises(OutcomeUnknown):
             await done(client.try_lease(self.fresh()))
         client = face.connect(timeout=self.ample())
@@ -121,7 +121,7 @@ class Failing(Clauses):
             client = face.connect(timeout=self.soon())
             grant = await self._granted(face, client.try_lease, self.fresh(), ttl=ttl, on_lost=policy)
             client.driver.away(REFUSED)
-            await self.pass_time(face, ttl)
+            face.clock.leap(round(ttl * SECOND))
 
             def cut_off(grant: Any = grant) -> bool:
                 return bool(grant.lost or grant.degraded)
@@ -275,7 +275,8 @@ class Failing(Clauses):
         await done(held.release())  # no breaker guards a settlement
         assert not await self.is_live(face, held.name)
         client.driver.back()
-        await face.until(lambda: self._is_back(client), 15, what="a claim that is answered after the store is back")
+        face.clock.leap(5 * SECOND)
+        await face.until(lambda: self._is_back(client), what="a claim that is answered after the store is back")
 
     async def _is_back(self, client: Any) -> bool:
         with contextlib.suppress(Unavailable):
@@ -289,7 +290,7 @@ class Failing(Clauses):
         for fault in (REFUSED, REQUEST_LOST, REPLY_LOST):
             client, name = face.connect(timeout=self.soon()), self.fresh()
             grant = await self._granted(face, client.try_window, name, planned=in_seconds(face.began))
-            client.driver.away(fault, "settle")
+            client.driver.away(self.costly(face, fault), "settle")
             with pytest.raises(Unrecorded):
                 await done(grant.handled())
             if fault is not REPLY_LOST:
@@ -303,9 +304,9 @@ class Failing(Clauses):
     async def test_F5_a_success_whose_lease_ran_out_is_recorded_once(self, face: Face) -> None:
         await self.check_windows(face)
         client, name = face.connect(timeout=self.soon()), self.fresh()
-        ttl = max(0.6, self.short(face) / SECOND)
+        ttl = self.short(face) / SECOND
         grant = await self._granted(face, client.try_window, name, planned=in_seconds(face.began), ttl=ttl)
-        client.driver.away(REFUSED)
+        client.driver.away(self.costly(face, REFUSED))
         await self.outlive(face, grant.record)
         with pytest.raises(Unrecorded):
             await done(grant.handled())
@@ -317,9 +318,9 @@ class Failing(Clauses):
     async def test_F5_after_a_later_grant_a_success_is_written_back_and_the_holder_left_alone(self, face: Face) -> None:
         await self.check_windows(face)
         client, name = face.connect(timeout=self.soon()), self.fresh()
-        ttl = max(0.6, self.short(face) / SECOND)
+        ttl = self.short(face) / SECOND
         grant = await self._granted(face, client.try_window, name, planned=in_seconds(face.began), ttl=ttl)
-        client.driver.away(REFUSED)
+        client.driver.away(self.costly(face, REFUSED))
         await self.outlive(face, grant.record)
         with pytest.raises(Unrecorded):
             await done(grant.handled())
@@ -336,11 +337,11 @@ class Failing(Clauses):
 
     async def test_F5_a_failure_that_stays_unconfirmed_ends_by_expiry(self, face: Face) -> None:
         await self.check_windows(face)
-        client, name = face.connect(timeout=self.soon()), self.fresh()
-        ttl = max(0.6, self.short(face) / SECOND)
+        client, name = face.connect(timeout=self.ample()), self.fresh()
+        ttl = self.short(face) / SECOND
         with contextlib.suppress(RotaError):
             async with face.enter(client.window(name, planned=in_seconds(face.began), ttl=ttl)):
-                client.driver.away(REFUSED)
+                client.driver.away(self.costly(face, REFUSED, self.ample()))
                 raise ConfigurationError("the body's own")
         await self.pass_time(face, ttl)
         await face.until(lambda: self._is_open(face, name), 60, what="the slot given back")

@@ -7,6 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rota._clock import monotonic
+from rota.duration import SECOND
+
 
 class Clock:
     """A store's clock and its clients' local one: they run, stand still and leap together.
@@ -29,7 +32,7 @@ class Clock:
 
     def local(self) -> float:
         """Return the clients' local time, in seconds."""
-        return 1000.0 + self._passed() / 1_000_000
+        return 1000.0 + self._passed() / SECOND
 
     def leap(self, microseconds: int) -> None:
         """Move both on at once, as a suspend does."""
@@ -51,3 +54,18 @@ class Clock:
     def set(self, store: int) -> None:
         """Move both so that the store's time is this one."""
         self.leap(store - self.store())
+
+
+class LocalClock:
+    """The clients' local clock alone, for a store whose own can't be set: it runs as the real one does, and leaps when a test says so."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def local(self) -> float:
+        """Return the clients' local time, in seconds."""
+        return monotonic() + self._ahead / SECOND
+
+    def leap(self, microseconds: int) -> None:
+        """Move it on at once."""
+        self._ahead += microseconds

@@ -31,6 +31,7 @@ from rota.duration import MINUTE
 from rota.errors import RotaError
 from rota.url import Url
 
+from .clock import LocalClock
 from .faulty import FaultyDriver, FaultyTwin
 from .watched import Overdue, Watch, WatchedDriver, WatchedTwin, in_time
 
@@ -67,6 +68,7 @@ class Face:
         name: ``blocking`` or ``async``.
         driver: The driver under test; on the async face `claim`, `settle`, `now` and `watch` go to its twin, if it has one.
         capabilities: The driver's.
+        clock: The clock of its clients, and of the store where that can be set, too.
         began: The store's time when the test began, microseconds; this host's where the store's can't be known.
     """
 
@@ -74,6 +76,7 @@ class Face:
         self.name = name
         self.is_async = name == ASYNC
         self._suite = suite
+        self.clock = LocalClock() if suite.clock is None else suite.clock
         self._threads = set(threading.enumerate())
         self._watch = Watch()
         self._drivers: list[WatchedDriver] = []
@@ -115,10 +118,11 @@ class Face:
         await self.until(lambda: not self.threads(), what="an end of all threads")
 
     async def _close(self) -> None:
-        if self._suite.clock is not None:
-            self._suite.clock.leap(MINUTE)  # what a client still has to wait for by these clocks is over
+        self.clock.leap(MINUTE)  # what a client still has to wait for by these clocks is over
         for client in self._clients:
             client.driver.back()
+            if self._suite.clock is None:
+                client._engine.timeout = 0.1  # it keeps owner ids until no claim of theirs can come any more, which nobody waits for here
             await done(client.close())
         if self._twin is not None:
             await self._twin.close()
@@ -221,8 +225,7 @@ class Face:
         """Return a client of this face, made by `rota.connect` or `rota.connect_async`; its ``driver`` is a `FaultyDriver`."""
         inner = WatchedDriver(_driver_of(self._suite), self._watch)
         wired = _Wired(inner, self._watched_twin(inner))
-        if self._suite.clock is not None:
-            options.setdefault("clock", self._suite.clock.local)
+        options.setdefault("clock", self.clock.local)
         client: Any = (connect_async if self.is_async else connect)(wired, **options)
         self._clients.append(client)
         return client

@@ -60,7 +60,7 @@ async def compare(suite: Clauses, face: Face) -> None:
     with suite.clock.stopped() if suite.clock is not None else nullcontext():
         for examples, steps in rounds:
             some = settings(
-                max_examples=examples,
+                max_examples=examples // 2 if face.is_async else examples,  # only claims and settlements go another way there
                 stateful_step_count=steps,
                 deadline=None,
                 database=None,
