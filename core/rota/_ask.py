@@ -89,6 +89,8 @@ class WindowAsk(Ask):
     max_late: int | None = None
 
     period = 0
+    #: The part of a claim that is the same for a slot, and for which it is: losers ask for the same one again and again.
+    _part: tuple[Slot, bool, tuple[Any, ...]] | None = None
 
     @property
     def floating(self) -> bool:
@@ -103,15 +105,16 @@ class WindowAsk(Ask):
 
     def claim(self, owner: str, label: str, slot: Slot | None, apply_until: int, back: bool = False) -> Claim:
         assert slot is not None
+        part = self._part
+        if part is None or part[0] is not slot or part[1] is not back:
+            part = self._part = slot, back, self._of_slot(slot, back)
+        values = (self.name, owner, label, self.kind, self.terms.ttl, apply_until, self.retention)
+        return tuple.__new__(Claim, values + part[2])
+
+    def _of_slot(self, slot: Slot, back: bool) -> tuple[Any, ...]:
+        """Return the fields of a claim from `Claim.schedule` on."""
         start, end = slot
-        return Claim(
-            self.name,
-            owner,
-            label,
-            self.kind,
-            self.terms.ttl,
-            apply_until,
-            self.retention,
+        return (
             self.schedule.canonical if self.schedule is not None else "",
             self.schedule.zone_data if self.schedule is not None else "",
             start,

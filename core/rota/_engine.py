@@ -241,6 +241,9 @@ class Engine(Generic[G]):
 
     @staticmethod
     def _misses(ask: Ask, slot: Slot, now: int, back: bool) -> bool:
+        start, end = slot
+        if not back and end is not None and start <= now < end:
+            return False
         aimed = ask.aim(now, back)
         return aimed is not None and aimed.start != slot.start
 
