@@ -12,11 +12,14 @@ import random
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from rota import rules
 from rota.backend import (
+    BUSY,
+    HANDLED,
+    WINDOW,
     Answer,
     AsyncDriver,
     Claim,
@@ -157,10 +160,30 @@ class Verbs:
 
     # -- one step
 
-    async def decide(self, verb: str, request: Any) -> Any:
-        """Decide a request on a record: read it, unless it is guessed, and write it by compare-and-set where something changes."""
+    def refused(self, claim: Claim) -> tuple[Answer, Known, Any] | None:
+        """Return how a claim is refused by what was seen of its node, that, and a reading that is to find it unchanged.
+
+        None where a claim may have a chance, or where it must be asked whether it has. It is what `decide` comes to, for the callers that
+        ask again and again: at the time at which the reading was sent, since the node did not change in between.
+        """
+        known, client = self._guess(claim.name), self.link.ready
+        now = None if known is None or client is None or self._is_old() else self.interval()
+        if known is None or now is None or known.record is None:
+            return None
+        answer, changed = rules.claim(known.record, claim, now[0], now)
+        lasts = known.record.expires_at > now[1] if answer.verdict == BUSY else answer.verdict == HANDLED and claim.kind == WINDOW
+        return (answer, known, self.read_later(client, claim.name)) if lasts and changed is None else None
+
+    async def decide(self, verb: str, request: Any, reading: Any = None) -> Any:
+        """Decide a request on a record: read it, unless it is guessed, and write it by compare-and-set where something changes.
+
+        Args:
+            verb: The verb.
+            request: Its request.
+            reading: What was asked of the node already; else it is guessed first.
+        """
         rule, name = VERBS[verb][1], request.name
-        known = guess = self._guess(name)
+        known = guess = self._guess(name) if reading is None else None
         asked: tuple[Known, bytes] | None = None  # a write of which no answer came
         answer: Any = None
         try:
@@ -169,7 +192,8 @@ class Verbs:
                     client = self.link.ready or await self.link.client()
                     guessed = known is not None
                     if known is None:
-                        known = await self.seen(name, self.read_later(client, name))
+                        asking, reading = reading or self.read_later(client, name), None
+                        known = await self.seen(name, asking)
                     if asked is not None and known.version == asked[0].version + 1 and known.data == asked[1]:
                         return rule(asked[0].record, request, known.mtime * 1000)[0]  # it was applied, and this is what it came to
                     if self._clock is None or (not guessed and self._is_old()):
@@ -362,6 +386,14 @@ class Verbs:
                     await self.link.ensure(client, self.link.clock)
 
 
+def is_found(known: Known, reading: Any) -> bool:
+    """Say whether a reading that has come found a node as it was known."""
+    if not reading.successful():
+        return False
+    data, stat = reading.value
+    return bool(known.version == stat.version and known.mtime == stat.mtime and known.data == data)
+
+
 def _owns(known: Known | None, renewal: Renewal) -> bool:
     return known is not None and known.record is not None and known.record.owner == renewal.owner
 
@@ -403,8 +435,14 @@ class ZookeeperDriver(Driver):
             raise self.verbs.link.translated(error) from error
 
     def claim(self, claim: Claim, timeout: float) -> Answer:
-        answer: Answer = self._run(self.verbs.decide("claim", claim), timeout)
-        return answer
+        began, reading = time.monotonic(), None
+        refused = self.verbs.refused(claim)
+        if refused is not None:
+            answer, known, reading = refused
+            if reading.wait(timeout) and is_found(known, reading):
+                return answer
+        answer = self._run(self.verbs.decide("claim", claim, reading), timeout - (time.monotonic() - began))
+        return cast("Answer", answer)
 
     def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
         return self._run(self.verbs.renew(renewals), timeout)
