@@ -15,7 +15,7 @@ from rota.backend import LEASE, RELEASED, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota_zookeeper import AsyncZookeeperDriver, ZookeeperDriver
 from rota_zookeeper._record import Known, pack
-from rota_zookeeper.driver import _may_remove
+from rota_zookeeper._verbs import may_remove
 from servers import ZooKeeper
 
 RETENTION = 30 * DAY
@@ -162,8 +162,8 @@ def test_a_release_wakes_one_waiter_and_not_all(
 
 
 def test_r3_a_sweep_removes_claims_that_came_to_nothing() -> None:
-    assert not _may_remove(Known(None, 0, b"", 1_000), 1_000_000 + DAY)
-    assert _may_remove(Known(None, 0, b"", 1_000), 1_000_001 + DAY)
+    assert not may_remove(Known(None, 0, b"", 1_000), 1_000_000 + DAY)
+    assert may_remove(Known(None, 0, b"", 1_000), 1_000_001 + DAY)
 
 
 def test_a_client_holds_on_to_few_threads(server: ZooKeeper, connect: Any, name: str) -> None:

@@ -15,7 +15,7 @@ from ._step import Reply
 from ._url import Place
 
 if TYPE_CHECKING:
-    from .driver import Verbs
+    from ._verbs import Verbs
 
 Facts = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from ._link import BROKEN
 from ._step import Reply, TimedOut
 
 if TYPE_CHECKING:
-    from .driver import Verbs
+    from ._verbs import Verbs
 
 #: What the names of places begin with; a random part, and the number that the store gives it, follow.
 PLACE = "w-"
