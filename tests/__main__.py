@@ -31,6 +31,9 @@ TOOLS = HERE / ".tools"
 REQUIREMENTS = HERE / "requirements.txt"
 # In a virtual environment (perhaps ours): the Python it was made from.
 BASE_PYTHON = getattr(sys, "_base_executable", None) or sys.executable
+# Without arguments, all tests: by two processes, since most of their time is waiting (for a ttl to end, a server to start). A class or a
+# file stays in one of them, with the servers that it started.
+ALL = ["-n", "2", "--dist", "loadscope"]
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +48,7 @@ def main(arguments: list[str]) -> int:
         say("stopped.")
         return 130
     # Not `pytest` by its script: a virtual environment may lie too deep for a #! line. -P: the repository's folders are no packages.
-    return wait([str(PYTHON), "-P", "-m", "pytest", *arguments])
+    return wait([str(PYTHON), "-P", "-m", "pytest", *(arguments or ALL)])
 
 
 def prepare_venv() -> None:

@@ -108,6 +108,13 @@ def test_the_report_says_what_each_clause_came_to(tmp_path: Path) -> None:
     assert tests["test_L3_at_the_very_instant_of_expiry_a_renewal_is_late[async]"]["result"] == "not run"
 
 
+def test_a_report_is_not_written_in_parts_by_several_processes(tmp_path: Path) -> None:
+    done, report = run(tmp_path, MINE, "-k", "L3", "-n", "2")
+    assert done.returncode == 4, done.stdout
+    assert "leave out -n" in done.stderr
+    assert report is None
+
+
 def test_a_standard_test_is_not_overridden_in_silence(tmp_path: Path) -> None:
     silent = "\n    async def test_L3_only_the_owner_renews(self, face):\n        pass\n"
     gone = "\n    test_L3_only_the_owner_renews = None\n"

@@ -31,7 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start a report."""
+    """Start a report, which the processes of pytest-xdist would each write a part of."""
+    if config.getoption("--rota-report") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--rota-report needs all tests in one process: leave out -n")
     config.stash[_report] = Report()
 
 
