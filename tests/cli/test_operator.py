@@ -417,18 +417,6 @@ def test_closed_standard_files_are_no_error(cli):
     assert len(objects(cli("ls", "--json"))) == 500  # and the file is whole
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "history", "next"])
-def test_the_help_fits_a_screen_and_gives_an_example(cli, command):
-    ended = cli(command, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    lines = ended.stdout.splitlines()
-    assert len(lines) <= 48
-    assert max(map(len, lines)) <= 118
-    assert f"\n  rota {command} " in ended.stdout
-    assert "Exit codes: 0; " in ended.stdout
-    assert f"\n  rota {command} " in cli("--help").stdout
-
-
 def documented(command: str) -> list[tuple[str, str, str]]:
     """The keys of a command's JSON, their types and meaning, as the operator's page has them."""
     page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

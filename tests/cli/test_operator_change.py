@@ -252,15 +252,3 @@ def test_a_store_that_does_not_answer_is_115_and_nobody_who_reads_is_no_error(cl
         process = cli.start(command, "job", "--yes", *options, stdout=writing)
         os.close(writing)
         changed(cli.end(process))
-
-
-@pytest.mark.parametrize("command", ["release", "settle", "forget"])
-def test_the_help_fits_a_screen_and_gives_an_example(cli, command):
-    ended = cli(command, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    lines = ended.stdout.splitlines()
-    assert len(lines) <= 48
-    assert max(map(len, lines)) <= 118
-    assert f"\n  rota {command} nightly" in ended.stdout
-    assert "Exit codes: 0 done; " in ended.stdout
-    assert f"\n  rota {command} NAME" in cli("--help").stdout

@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import shlex
+import subprocess
+import sys
 
 import pytest
+import rota
+from rota.cli import _HELP
 from rota.cli._options import OPTIONS, WHEN, read, variable
 
 # a word of the message, the environment, and the command line without its `-- touch ran`; * stands for what has no --
@@ -125,33 +132,81 @@ def test_options_may_stand_anywhere_before_the_double_dash_and_have_their_value_
         assert given == {"name": "job", "cron": "0 2 * * *", "url": "sqlite:///x?a=b", "strict": True}
 
 
-def test_help_fits_a_screen_with_an_example_every_option_and_every_code(cli):
+COMMANDS = ["", *re.findall(r"^  rota (\w+)", _HELP, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "help"])
+def test_the_help_of_each_command_fits_a_screen_and_gives_an_example(cli, command):
+    ended = cli(*filter(None, [command]), "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "docs/" not in ended.stdout  # which whoever has the package alone has not
+    assert not re.search(r"\((?:\d+\w*|UTC|default.*)\)", ended.stdout)  # defaults stand in [...]
+    if command:
+        assert re.search(rf"^  .*\brota {command}\b", ended.stdout, re.MULTILINE)
+        assert "Exit codes: " in ended.stdout
+        assert f"\n  rota {command} " in cli("--help").stdout
+
+
+def test_an_example_of_each_help_works_when_it_is_pasted(cli):
+    """Those that a shell takes as they are, on a store that has what they name."""
+    script = cli.file("rota")
+    script.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m rota \"$@\"\n")
+    script.chmod(0o755)
+    with cli.client() as client:
+        client.try_lease("billing/a").release()
+    pasted = 0
+    for command in ("ls", "show", "history", "settle", "release", "next", "backends", "completion", "forget"):
+        examples = re.findall(
+            rf"^  (?:eval \"\$\()?(rota {command}\b[^(>)]*?)(?:  .*|\)\".*|>.*)?$", cli(command, "--help").stdout, re.MULTILINE
+        )
+        assert examples, command
+        for example in examples:
+            with cli.client() as client:
+                held = client.try_window("nightly", rota.Every("1d"))
+                yes = " --yes" if command in ("release", "settle", "forget") else ""
+                ended = subprocess.run(
+                    ["bash", "-c", example + yes],
+                    env={**cli.environment, "PATH": f"{cli.folder}:{os.environ['PATH']}"},
+                    cwd=cli.folder,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                )
+                assert (ended.returncode, ended.stderr) == (0, ""), example
+                assert ended.stdout
+                if held and not held.lost:
+                    with contextlib.suppress(rota.LeaseLost):
+                        held.failed()
+            pasted += 1
+    assert pasted >= 12
+
+
+def test_all_of_run_is_said_by_its_help(cli):
     from rota.cli._codes import TABLE
 
-    for given in (("run", "--help"), ("run", "job", "-h", "--", "x"), ("run", "-h"), ("run", "job", "--every", "1h", "--help")):
-        ended = cli(*given)
-        assert ended.returncode == 0
-        assert ended.stderr == ""
-        lines = ended.stdout.splitlines()
-        assert len(lines) <= 48
-        assert max(map(len, lines)) <= 118
-        flat = " ".join(ended.stdout.split())
-        assert 'rota run nightly --cron "0 2 * * *"' in flat
-        for code, word, _ in TABLE:
-            assert f"{code} {word}" in flat
-        for option in (*WHEN, *OPTIONS):
-            assert f"\n  {option.flag} " in ended.stdout
-        for name in ("ROTA_NAME", "ROTA_TOKEN", "ROTA_SLOT_START", "ROTA_SLOT_END", "ROTA_ATTEMPT"):
-            assert name in flat
-    assert "rota run NAME" in cli("--help").stdout
-    assert cli("backends", "--help").returncode == 0
+    for given in (("run", "job", "-h", "--", "x"), ("run", "-h"), ("run", "job", "--every", "1h", "--help")):
+        assert cli(*given).stdout == cli("run", "--help").stdout
+    ended = cli("help", "run")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    flat = " ".join(ended.stdout.split())
+    for code, word, _ in TABLE:
+        assert f"{code} {word}" in flat
+    for option in (*WHEN, *OPTIONS):
+        assert f"\n  {option.flag} " in ended.stdout
+    for name in ("ROTA_NAME", "ROTA_TOKEN", "ROTA_SLOT_START", "ROTA_SLOT_END", "ROTA_ATTEMPT"):
+        assert name in flat
 
 
 def test_a_job_is_protected_by_what_the_help_shows(cli):
-    """Its one example, with another command and store."""
+    """Its one example, with another command."""
     (line,) = [line for line in cli("run", "--help").stdout.splitlines() if "rota run nightly" in line]
     schedule, command = line.split("  rota ")
-    words = shlex.split(command.replace(" URL ", f" {cli.url} ").replace("/srv/backup --all", "sh -c 'echo ran >> log'"))
+    words = shlex.split(command.replace("/srv/backup", "sh -c 'echo ran >> log'"))
     assert words[words.index("--cron") + 1] == schedule.strip()
     assert [cli(*words).returncode for _ in range(2)] == [0, 0]
     assert cli.said("log") == ["ran"]
@@ -169,8 +224,6 @@ def test_every_option_has_a_variable(cli):
 
 
 def test_the_version_is_the_packages(cli):
-    import rota
-
     assert cli("--version").stdout == f"rota {rota.__version__}\n"
 
 
@@ -189,9 +242,6 @@ def test_backends_lists_what_is_there_and_how_to_get_the_rest(cli):
 
 @pytest.mark.parametrize("given", [("run", "--help"), ("--version",), ("backends",), ("run", "job", "--", "true"), ("run",)])
 def test_output_that_nobody_reads_is_no_error(cli, given):
-    import os
-    import subprocess
-
     for streams in ({"stdout"}, {"stderr"}, {"stdout", "stderr"}):
         reading, writing = os.pipe()
         os.close(reading)
@@ -201,9 +251,6 @@ def test_output_that_nobody_reads_is_no_error(cli, given):
 
 
 def test_closed_standard_files_are_no_error_and_reach_no_other_file(cli):
-    import subprocess
-    import sys
-
     look = "for f in 0 1 2; do test -e /proc/$$/fd/$f && echo $f; done > open"
     command = f"exec '{sys.executable}' -m rota run job --every 300d -- sh -c '{look}' <&- >&- 2>&-"
     for _ in range(2):  # the second has something to say

@@ -33,7 +33,7 @@ usage: rota COMMAND ...
   rota help json COMMAND           the JSON Schema of a command's --json
   rota --version
 
-rota COMMAND --help says more, with an example.
+rota COMMAND --help says more, with an example; rota help run says all of run.
 """
 _READ = ("ls", "show", "history")
 _CHANGE = ("release", "settle", "forget")

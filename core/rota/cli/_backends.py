@@ -6,11 +6,16 @@ from __future__ import annotations
 from ._output import show
 from ._parser import Parser
 
+_AFTER = """\
+  rota backends
+
+Exit codes: 0; 2 the command line is wrong."""
+
 
 def backends(given: list[str]) -> int:
     """List the URL schemes of all backends, installed or known."""
-    parser = Parser("backends", "rota backends [--json]", "List the stores that --url can name.")
-    parser.add_argument("--json", action="store_true", help="one JSON array")
+    parser = Parser("backends", "rota backends [--json]", "List the stores that a URL can name.", _AFTER)
+    parser.add_argument("--json", action="store_true", help="one JSON array: see rota help json backends")
     as_json = parser.read(given).json
     from rota._registry import KNOWN, installed
 

@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 
 FAILED = 1
 _DESCRIPTION = """\
-Hold a store, and the backend that reaches it, to every clause of docs/semantics.md, on the blocking and the async face.
-
-It writes records under names that start with "conform-", below the URL's prefix. Details of what failed go to standard error."""
+Hold a store, and the backend that reaches it, to every clause of rota's
+semantics, on the blocking and the async face. It writes records under names
+that start with "conform-", below the URL's prefix."""
 
 _AFTER = f"""\
-Results: passed; passed in part (what was run; the reasons stand behind it); refused (the backend declares that it can't, and says so);
-failed; not run (it needs a server that answers, or a hook that only a test class can give, such as a clock that can be set: see
-docs/writing-a-backend.md).
+  rota conform "$ROTA_URL" --report conformance.json
 
-Exit codes: 0 nothing failed; {FAILED} something failed; {_codes.USAGE} the command line or the URL is wrong, or rota[testing] is missing;
-{_codes.UNAVAILABLE} no server answered, so nothing was run."""
+Results: passed; passed in part (the reasons stand behind it); refused (the
+backend declares that it can't, and says so); failed (details go to standard
+error); not run (it needs a server that answers, or a hook that only a test
+class can give, such as a clock that can be set).
+
+Exit codes: 0 nothing failed; {FAILED} something failed; {_codes.USAGE} the command line or the URL
+is wrong, or rota[testing] is missing; {_codes.UNAVAILABLE} no server answered."""
 
 
 def conform(given: list[str]) -> int:

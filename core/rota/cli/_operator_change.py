@@ -40,16 +40,16 @@ FORGOTTEN = "forgotten"
 WHY_LIMIT = 200
 
 _CODES = """\
-Exit codes: 0 done; 1 nothing was changed: no such name, the answer was no, or (release, settle) granted anew; 2 the
-command line or the URL is wrong, or the store can't do this; 115 the store did not answer: look before you repeat it."""
+Exit codes: 0 done; 1 nothing was changed: no such name, the answer was no, or
+granted anew; 2 the command line or the URL is wrong, or the store can't do it;
+115 the store did not answer: look before you repeat it. [...] is a default."""
 _FENCED = """\
-The token grows, so that a holder at work is told at its next heartbeat, and whatever checks tokens refuses what it
-writes. Work that looks at neither goes on: see that it ends."""
+The token grows: a holder at work is told at its next heartbeat, and whatever
+checks tokens refuses what it writes. Work that looks at neither goes on."""
 
 _RELEASE = f"""\
-Free a name that somebody holds. A slot that was at work is given back, and the next claim wins it. One that was
-claimed with --at-most-once stays taken; rota settle --failed gives that back, too.
-
+Free a name that somebody holds. A slot that was at work is given back, and the
+next claim wins it; with --at-most-once it stays taken (rota settle --failed).
 {_FENCED}"""
 _RELEASE_AFTER = f"""\
   rota release nightly --why "node 7 is gone"
@@ -57,8 +57,7 @@ _RELEASE_AFTER = f"""\
 {_CODES}"""
 
 _SETTLE = f"""\
-Say how the last slot of a window ended, in its holder's place; or set the mark, up to which slots count as handled.
-
+Say how the last slot of a window ended, in its holder's place; or set the mark.
 {_FENCED}"""
 _SETTLE_AFTER = f"""\
   rota settle nightly --handled --why "done by hand"
@@ -67,12 +66,11 @@ _SETTLE_AFTER = f"""\
 {_CODES}"""
 
 _FORGET = f"""\
-Forget all of a name: its kind, schedule, slots and history. Slots that were handled can be won again. A tombstone
-keeps the token growing.
-
+Forget all of a name: kind, schedule, slots, history. Slots that were handled
+can be won again. Who did it is printed, and kept nowhere.
 {_FENCED}"""
 _FORGET_AFTER = f"""\
-  rota forget nightly
+  rota forget nightly --why "renamed"
 
 {_CODES}"""
 
@@ -93,11 +91,11 @@ def release(given: list[str]) -> int:
 
 def settle(given: list[str]) -> int:
     """Settle a window's last slot in its holder's place, or set the mark."""
-    usage = "rota settle NAME (--handled | --failed | --mark T) [--why TEXT] [--yes] [--json] [--url URL]"
+    usage = "rota settle NAME (--handled | --failed | --mark T) [--why TEXT] [--yes]"
     parser = _parser("settle", usage, _SETTLE, _SETTLE_AFTER)
-    parser.add_argument("--handled", action="store_true", help="the slot was handled: nobody is to run it again")
-    parser.add_argument("--failed", action="store_true", help="it was not: the next claim in the slot wins it, also with --at-most-once")
-    parser.add_argument("--mark", metavar="T", help="slots count as handled up to the one that holds T; none: no slot does")
+    parser.add_argument("--handled", action="store_true", help="it was handled: nobody is to run it again")
+    parser.add_argument("--failed", action="store_true", help="it was not: the next claim in the slot wins it")
+    parser.add_argument("--mark", metavar="T", help="slots up to that of T count as handled; none: no slot does")
     found = _read(parser, given)
     if found.handled + found.failed + (found.mark is not None) != 1:
         raise ConfigurationError("rota settle needs one of --handled, --failed and --mark, as in: rota settle nightly --handled")

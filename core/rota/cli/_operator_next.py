@@ -14,25 +14,26 @@ from ._operator_table import JSON, exact, is_terminal, show_columns, show_json, 
 from ._parser import Parser
 
 _DESCRIPTION = """\
-Print the next slots of a schedule: when each starts in UTC and on the zone's wall clock, and on which days clocks
-change. No store is asked. The schedule means what it means to rota run."""
+Print the next slots of a schedule: when each starts in UTC and on the zone's
+wall clock, and on which days clocks change. No store is asked. The schedule
+means what it means to rota run."""
 _AFTER = """\
   rota next --cron '30 2 * * *' --tz Europe/Berlin -n 5
 
-Not on a terminal, a tab between columns: start, start on the wall clock, and how clocks change on that day, as in
-02:00->03:00, or - where they don't. The keys of --json are in docs/operations.md.
+Where it is no terminal, tabs part the columns: start, start on the wall clock,
+and how clocks change on that day, as in 02:00->03:00, or - where they don't.
 
-Exit codes: 0; 2 the command line is wrong."""
+Exit codes: 0; 2 the command line is wrong. [...] is a default."""
 
 
 def upcoming(given: list[str]) -> int:
     """Print the next slots of a schedule."""
-    parser = Parser("next", "rota next (--cron EXPR [--tz ZONE] | --every DUR) [-n N] [--after T] [--json]", _DESCRIPTION, _AFTER)
+    parser = Parser("next", "rota next (--cron EXPR [--tz ZONE] | --every DUR) [-n N] [--after T]", _DESCRIPTION, _AFTER)
     parser.add_argument("--cron", metavar="EXPR", help="a cron expression of five fields, or @daily and the like")
-    parser.add_argument("--tz", metavar="ZONE", help="with --cron: the IANA time zone (UTC)")
+    parser.add_argument("--tz", metavar="ZONE", help="with --cron: the IANA time zone [UTC]")
     parser.add_argument("--every", metavar="DUR", help="slots of this length, counted from 1970-01-01T00:00:00Z")
-    parser.add_argument("-n", "--count", metavar="N", default="10", help="how many (10)")
-    parser.add_argument("--after", metavar="T", help="slots that start after this instant (now, by this host's clock)")
+    parser.add_argument("-n", "--count", metavar="N", default="10", help="how many [10]")
+    parser.add_argument("--after", metavar="T", help="slots that start after this instant [now, by this host's clock]")
     parser.add_argument("--json", action="store_true", help=JSON)
     found = parser.read(given)
     if (found.cron is None) == (found.every is None):

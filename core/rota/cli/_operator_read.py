@@ -38,14 +38,15 @@ CLEAR = "\x1b[H\x1b[2J"
 #: How many cells a timeline has.
 TIMELINE = 32
 
-_STORE = "the store, as for rota run (default: ROTA_URL, else this host's file)"
-_CODES = "Exit codes: 0; 1 the store has no such name; 2 the command line or the URL is wrong; 115 the store did not answer."
+_CODES = """\
+Exit codes: 0; 1 the store has no such name; 2 the command line or the URL is
+wrong; 115 the store did not answer. [...] is a default."""
 
 
 def add_store(parser: Parser) -> None:
     """Add the options of every command that asks a store."""
-    parser.add_argument("--url", metavar="URL", help=_STORE)
-    parser.add_argument("--timeout", metavar="DUR", help="the longest that one call to the store may take (1500ms)")
+    parser.add_argument("--url", metavar="URL", help="the store [ROTA_URL, else this host's file]")
+    parser.add_argument("--timeout", metavar="DUR", help="the longest that one call to the store may take [1500ms]")
 
 
 @contextmanager
@@ -81,16 +82,19 @@ def absent(name: str) -> int:
 # -- ls
 
 _LS = """\
-List the names in a store: who holds each, since when and for how long still, its token, its last slot, and what
-became of that."""
+List the names in a store: who holds each, since when and for how long still,
+its token, its last slot, and what became of that."""
 _LS_AFTER = """\
-  rota ls billing/ --url postgresql://app@db.example/app
+  rota ls
+  rota ls billing/ --json
 
-States: held; ran out (the holder died or was cut off: others can win); free; forgotten (with --all).
-Not on a terminal, a tab between columns and - for nothing: name, state, holder, site, seconds since the grant,
-seconds that the lease has left, token, slot, outcome, attempts. The keys of --json are in docs/operations.md.
+States: held; ran out (the holder died or was cut off: others can win); free;
+forgotten (with --all). Where it is no terminal, tabs part the columns, and - is
+nothing: name, state, holder, site, seconds since the grant, seconds that the
+lease has left, token, slot, outcome, attempts.
 
-Exit codes: 0; 2 the command line or the URL is wrong; 115 the store did not answer."""
+Exit codes: 0; 2 the command line or the URL is wrong; 115 the store did not
+answer. [...] is a default."""
 
 
 def ls(given: list[str]) -> int:
@@ -236,13 +240,14 @@ def _cell(value: object) -> str:
 # -- show
 
 _SHOW = """\
-Show one name: who holds it, what became of its last slot, which slots are next, and why a claim right now would
-be won or refused. The claim is that of a plain rota run; --planned and --max-late ask as a job does that has them."""
+Show one name: who holds it, what became of its last slot, which slots are next,
+and why a claim right now would be won or refused. It is the claim of a plain
+rota run; --planned and --max-late ask as a job does that has them."""
 _SHOW_AFTER = f"""\
   rota show nightly
   rota show nightly --planned 2026-02-26T02:00:00Z
 
-Not on a terminal: a key, a tab and its value in each line. The keys are in docs/operations.md.
+Where it is no terminal: a key, a tab and its value in each line.
 
 {_CODES}"""
 
@@ -327,14 +332,15 @@ def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) 
 # -- history
 
 _HISTORY = """\
-Show the newest runs of a name, newest first: when each began and ended, and how, for which slot, by whom. What is at
-work now comes first, as "running"; a holder that died shows as "crashed". About 20 runs are kept."""
+Show the newest runs of a name, about 20, the newest first: when each began and
+ended, and how, for which slot, by whom."""
 _HISTORY_AFTER = f"""\
   rota history nightly
 
-Outcomes: handled, failed, gave up, released, unused, degraded, crashed, running.
-Elsewhere, a tab between columns: started, ended, outcome, slot start, slot end, token, holder, site, operator.
-The keys of --json are in docs/operations.md.
+Outcomes: handled, failed, gave up, released, unused; degraded, without the
+store; crashed, never ended; running, now. Where it is no terminal, tabs part
+the columns: started, ended, outcome, slot start, slot end, token, holder, site,
+operator.
 
 {_CODES}"""
 #: The outcome of the run that has not ended.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: What the help says of ``--json``.
-JSON = "one JSON object a line"
+JSON = "one JSON object a line: see rota help json"
 #: What stands where there is nothing.
 NOTHING = "-"
 

@@ -32,30 +32,30 @@ class Option:
 #: What says when to run. Variables count where the command line says nothing of it; ROTA_PLANNED is for ``--planned auto`` alone.
 WHEN = (
     Option("cron", "EXPR", "s", "slots by a cron expression of five fields, or @daily and the like"),
-    Option("tz", "ZONE", "s", "with --cron: the IANA time zone (UTC)"),
+    Option("tz", "ZONE", "s", "with --cron: the IANA time zone [UTC]"),
     Option("every", "DUR", "s", "slots of this length, counted from 1970-01-01T00:00:00Z"),
     Option("once_per", "DUR", "o", "once, and then not until so much time has gone by"),
     Option("planned", "T", "p", "the instant it is meant for, which names its slot; auto: as Kubernetes or ROTA_PLANNED tells"),
 )
 #: Kinds: l lease, o once (rolling), s window by schedule, p window with a planned instant. Each has an environment variable.
 OPTIONS = (
-    Option("url", "URL", "losp", "the store that coordinates, the same everywhere; default: a file for this host alone"),
-    Option("wait", "DUR", "losp", "how long to stand by while others run it; inf: for ever (until the slot ends; a lease: 0s)"),
+    Option("url", "URL", "losp", "the store that coordinates, the same everywhere [a file for this host alone]"),
+    Option("wait", "DUR", "losp", "how long to stand by while others run it; inf: for ever [until the slot ends; a lease: 0s]"),
     Option("busy_ok", None, "losp", "somebody else who runs it is no failure: exit 0, not 112"),
-    Option("wait_early", "DUR", "p", "wait so long for a planned slot that has not begun (5m)"),
-    Option("early", "DUR", "osp", "a start so shortly before a slot is meant for it (5s)"),
-    Option("max_late", "DUR", "sp", "refuse later than this after the slot's start (while the slot is open)"),
+    Option("wait_early", "DUR", "p", "wait so long for a planned slot that has not begun [5m]"),
+    Option("early", "DUR", "osp", "a start so shortly before a slot is meant for it [5s]"),
+    Option("max_late", "DUR", "sp", "refuse later than this after the slot's start [while the slot is open]"),
     Option("catch_up", None, "s", "run the newest slot that ended, if it was missed, instead of the current one"),
-    Option("at_most_once", None, "osp", "never run a slot again, even after a failure or crash (if the store is asked)"),
+    Option("at_most_once", None, "osp", "never run a slot again, even after a failure or crash, as long as the store can be asked"),
     Option("overlap", None, "sp", "with --at-most-once: don't keep the next slot waiting while this one runs"),
-    Option("attempts", "N", "osp", "close the slot after N failures (no limit)"),
-    Option("ttl", "DUR", "losp", "how long others wait when this host dies (30s); renewed while the command runs"),
-    Option("grace", "DUR", "losp", "time between TERM and KILL (10s, at most a fifth of the ttl)"),
+    Option("attempts", "N", "osp", "close the slot after N failures [no limit]"),
+    Option("ttl", "DUR", "losp", "how long others wait when this host dies; renewed while the command runs [30s]"),
+    Option("grace", "DUR", "losp", "time between TERM and KILL [10s, at most a fifth of the ttl]"),
     Option("standby", "DUR", "losp", "let the others go first by so much"),
     Option("jitter", "DUR", "losp", "start later by a random part of this"),
     Option("site", "NAME", "losp", "where this runs, for people"),
-    Option("timeout", "DUR", "losp", "the longest that one call to the store may take (1500ms)"),
-    Option("on_unavailable", "WHAT", "losp", "when the store can't be asked: raise or skip (exit 115), or run without it"),
+    Option("timeout", "DUR", "losp", "the longest that one call to the store may take [1500ms]"),
+    Option("on_unavailable", "WHAT", "losp", "when the store can't be asked: raise or skip, both exit 115, or run without it [raise]"),
     Option("strict", None, "losp", "skipping a slot that is handled is not 0 but has its own code"),
     Option("json", None, "losp", "say what happens as JSON, one line per event"),
     Option("quiet", None, "losp", "say nothing of what ends with 0"),
@@ -156,9 +156,9 @@ class RunOptions:
     def __init__(self, given: list[str]) -> None:
         cut = given.index("--") if "--" in given else len(given)
         if {"-h", "--help"} & set(given[:cut]):
-            from ._help import text
+            from ._help import screen
 
-            show(text())
+            show(screen())
             raise SystemExit(0)
         self.command = given[cut + 1 :]
         if not self.command:

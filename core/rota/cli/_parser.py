@@ -37,7 +37,6 @@ class Parser(argparse.ArgumentParser):
             description=description,
             epilog=epilog,
             allow_abbrev=False,
-            formatter_class=_Formatter,
             add_help=False,
         )
         self.add_argument("-h", "--help", action="store_true", help="show this and exit")
@@ -54,6 +53,18 @@ class Parser(argparse.ArgumentParser):
             self.unknown(rest[0])
         return found
 
+    def format_help(self) -> str:
+        """Return a screen of 80 columns: usage, what it does, the words and options, and then examples and exit codes."""
+        rows = []
+        for action in self._actions:
+            flags = ", ".join(action.option_strings)
+            words = [flags, str(action.metavar or action.dest) if action.nargs != 0 else ""]
+            rows.append((" ".join(filter(None, words)), action.help or ""))
+        rows.sort(key=lambda row: row[0].startswith("-h"))  # last
+        wide = max(len(row[0]) for row in rows)
+        listed = "".join(f"  {word:<{wide}}  {says}\n" for word, says in rows)
+        return f"usage: {self.usage}\n\n{self.description}\n\n{listed}\n{self.epilog or ''}".rstrip() + "\n"
+
     def unknown(self, word: str) -> NoReturn:
         """Refuse a word of the command line that nothing takes."""
         if word.startswith("-"):
@@ -67,8 +78,3 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing the usage."""
         shown, explicit, _ = message.partition(": ignored explicit argument")  # which argparse quotes
         raise ConfigurationError(f"{shown + ' takes no value' if explicit else hide(message)}; see {self.prog} --help")
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=118)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from rota.errors import ConfigurationError
+
 from ._output import say, show
 from ._parser import Parser
 
@@ -10,7 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rota.backend import Driver
 
-_UNLOGGED = "faster, but a crash of the server empties the table, so that every slot may run once more, and no standby has it (PostgreSQL)"
+_AFTER = """\
+  rota {command} "$ROTA_URL" --role app
+
+Stores without SQL need neither rota schema nor rota init. A password in the
+command line shows in ps: name the URL by a variable.
+
+Exit codes: 0; 2 the command line, the URL or a permission is wrong{away}."""
 
 
 def schema(given: list[str]) -> int:
@@ -26,14 +34,15 @@ def schema(given: list[str]) -> int:
 
 def init(given: list[str]) -> int:
     """Prepare the store: by who may create tables there."""
-    from rota.errors import NotSupported
-
     url, options = _read("init", "Prepare a store, as one who may create tables there. Safe to run twice.", given)
     driver = _driver(url)
     try:
         apply = getattr(driver, "init", None)
         if apply is None:
-            raise NotSupported("this store needs no preparation: it is made at the first use")
+            if options:
+                raise ConfigurationError(f"--{next(iter(options))} is for stores with SQL: this one needs no preparation")
+            say("nothing to do: this store needs no preparation, and what it needs is made at the first use")
+            return 0
         apply(30.0, **options)
     finally:
         driver.close()
@@ -42,10 +51,11 @@ def init(given: list[str]) -> int:
 
 
 def _read(command: str, description: str, given: list[str]) -> tuple[str, dict[str, str]]:
-    parser = Parser(command, f"rota {command} URL [--role ROLE] [--unlogged]", description)
+    away = "" if command == "schema" else ";\n115 the store did not answer"
+    parser = Parser(command, f"rota {command} URL [--role ROLE] [--unlogged]", description, _AFTER.format(command=command, away=away))
     parser.add_argument("url", metavar="URL", help="the store, as for --url of rota run")
     parser.add_argument("--role", metavar="ROLE", help="grant it the rows of the table, and nothing else")
-    parser.add_argument("--unlogged", action="store_true", help=_UNLOGGED)
+    parser.add_argument("--unlogged", action="store_true", help="faster; a crash of the server empties the table (PostgreSQL)")
     found = parser.read(given)
     options = {"role": found.role} if found.role else {}
     return found.url, options | ({"unlogged": "yes"} if found.unlogged else {})

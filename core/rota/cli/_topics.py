@@ -35,6 +35,11 @@ def topic(given: list[str], show_command: Callable[[list[str]], int]) -> int:
         return 0
     if rest:
         raise ConfigurationError(f"{hide(rest[0])!r} is one word too many; see rota --help")
+    if first == "run":
+        from ._help import everything
+
+        show(everything())
+        return 0
     return show_command([first, "--help"])
 
 
