@@ -16,6 +16,8 @@ from .backend import Driver, Renewal
 from .errors import RotaError
 from .grant import NEVER, BaseGrant
 
+#: Why a grant is lost of which the store says so.
+NOT_HELD = "the store says that it is not held any more"
 #: Leases renewed by one call of the driver.
 BATCH = 1000
 #: After it was woken the thread looks again in so long (seconds) before it waits to be woken again: short leases that come and go then
@@ -55,6 +57,8 @@ class Heartbeat:
         self._held: dict[str, tuple[ref[BaseGrant], str]] = {}
         self._worker = Worker("rota-heartbeat", self._turn)
         self._wakes_at = NEVER
+        #: Why the last renewal failed; empty when it was answered.
+        self.trouble = ""
 
     def add(self, grant: BaseGrant) -> None:
         """Renew this grant from now on.
@@ -140,6 +144,7 @@ class Heartbeat:
             self._failed(batch, error)
             return
         received = self._clock()
+        self.trouble = ""
         self._observe(renewed.now, sent, received)
         unknown = []
         for grant, held in zip(batch, renewed.held, strict=True):
@@ -147,7 +152,7 @@ class Heartbeat:
                 unknown.append(grant)
             elif not held:
                 if self._held.pop(grant._owner, None) is not None and not grant.outcome:
-                    grant._lose("the store says that it is not held any more")
+                    grant._lose(NOT_HELD)
             elif received >= grant._deadline:
                 # the holder was told that it is lost, or could have been: that stays so, and expiry frees the name
                 self.remove(grant)
@@ -159,6 +164,7 @@ class Heartbeat:
 
     def _failed(self, batch: list[BaseGrant], error: Exception) -> None:
         now = self._clock()
+        self.trouble = str(error) if isinstance(error, RotaError) else repr(error)
         self._try_soon(batch, now)
         if not isinstance(error, RotaError):
             self._observe(error, now, now)

@@ -206,7 +206,7 @@ class SqliteDriver(Driver):
                     gate.close_pool(self._idle)
 
     def _cannot_open(self, why: str, away: bool) -> Unavailable | ConfigurationError:
-        message = f"{self.path} can't be opened ({why}): name another store with --url or connect()"
+        message = f"{self.path} can't be opened ({why}): {_owned_by_another(self.path)}name another store with --url or connect()"
         return Unavailable(message) if away else ConfigurationError(message)
 
     def _translated(self, error: sqlite3.Error) -> Exception:
@@ -355,6 +355,27 @@ def _identity(path: str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_dev, status.st_ino
+
+
+def _owned_by_another(path: str) -> str:
+    """Return what to do where the file, or else its folder, belongs to another user; empty where that is not what is wrong."""
+    if os.name != "posix":
+        return ""
+    for place in (path, os.path.dirname(path)):
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:
+            continue
+        if owner == os.geteuid() or os.access(place, os.R_OK | os.W_OK):
+            continue
+        import pwd
+
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = f"uid {owner}"
+        return f"{place} belongs to {name}: run it as that user, make file and folder writable for a group of both, or "
+    return ""
 
 
 def _refuse_network(path: str) -> None:

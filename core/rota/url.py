@@ -23,6 +23,9 @@ COMMON_OPTIONS: Mapping[str, str] = {
     "site": "the label of the site that runs, for people (default: ROTA_SITE)",
 }
 
+#: From how many options on a message names but a few of them.
+MANY, FEW = 16, 6
+
 _HEX = frozenset("0123456789abcdefABCDEF")
 #: Words in the name of an option whose value is a secret.
 _SECRET = ("pass", "pwd", "secret", "token", "key", "auth", "cred", "user")
@@ -124,19 +127,33 @@ def _shown_names(names: Iterable[str]) -> list[str]:
     return shown
 
 
+def in_shell(safe: str) -> str:
+    """Return how a shell is told a URL of which messages may show only `Url.safe`: by the variable that names it, where one does."""
+    import os
+
+    given = os.environ.get("ROTA_URL", "")
+    try:
+        if given and parse(given).safe == safe:
+            return '"$ROTA_URL"'
+    except ConfigurationError:
+        pass  # it is about another URL
+    return f"'{safe}'" + (", with what stands in the place of ***," if "***" in safe else "")
+
+
 def check_options(url: Url, known: Mapping[str, str]) -> None:
     """Refuse an option that neither the backend nor the core knows."""
     for name, shown in zip(url.options, _shown_names(url.options), strict=True):
         if name not in known:
             allowed = [*known, *COMMON_OPTIONS]
+            some = ", ".join(sorted(allowed))
+            if len(allowed) > MANY:  # the backend's own come first, its driver's behind them
+                some = f"{', '.join([*COMMON_OPTIONS, *list(known)[:FEW]])}, and {len(known) - FEW} more"
             if shown != name:
                 raise ConfigurationError(
                     f"{url.scheme}:// has no option like one behind a password or key: percent-encode '&' as %26 in its value;"
-                    f" it knows {', '.join(sorted(allowed))}"
+                    f" it knows {some}"
                 )
-            raise ConfigurationError(
-                f"{url.scheme}:// has no option {name!r}{did_you_mean(name, allowed)} (it knows {', '.join(sorted(allowed))})"
-            )
+            raise ConfigurationError(f"{url.scheme}:// has no option {name!r}{did_you_mean(name, allowed)} (it knows {some})")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -132,19 +132,23 @@ def _show(report: Any) -> int:
         "",
     ]
     wide = max(map(len, run["clauses"]))
+    totals = run["totals"]
+    reasons = {test.get("why", "") for found in run["clauses"].values() for test in found["tests"].values()}
+    if not any(totals[result] for result in ("passed", "passed in part", "refused", "failed")) and len(reasons) == 1:
+        show("\n".join(lines))  # a line for each clause would say the same of each
+        say(f"nothing was run: {reasons.pop()}")
+        return _codes.UNAVAILABLE
     for clause, found in run["clauses"].items():
         # what was refused or not run says why, in words that begin with that
         came = [test["result"] if test["result"] in ("passed", "failed") else test.get("why", "") for test in found["tests"].values()]
         counts = "; ".join(f"{came.count(what)} {what}" for what in sorted(set(came), key=lambda what: (what != "passed", what)))
         lines.append(f"{clause:{wide}}  {found['result']:14}  {counts}")
         lines += [f"{'':{wide}}    {name}: {test.get('why', '')}" for name, test in found["tests"].items() if test["result"] == "failed"]
-    totals = run["totals"]
     lines += ["", "clauses: " + ", ".join(f"{count} {result}" for result, count in totals.items())]
     show("\n".join(lines) + "\n")
     if totals["failed"]:
         return FAILED
     if not totals["passed"] and not totals["passed in part"] and not totals["refused"]:
-        reasons = {test.get("why", "") for found in run["clauses"].values() for test in found["tests"].values()}
         say(f"nothing was run: {sorted(reasons)[0]}")
         return _codes.UNAVAILABLE
     return 0

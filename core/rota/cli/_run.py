@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 
 from rota._clock import monotonic
+from rota._heartbeat import NOT_HELD
 from rota.backend import FAILED, GAVE_UP, HANDLED, UNUSED
 from rota.errors import LeaseLost, RotaError, Unavailable, Unrecorded
 
@@ -191,10 +192,12 @@ class _Run:
                 client, grant, UNUSED, _codes.NOT_FOUND if failed in (errno.ENOENT, errno.ENOTDIR) else _codes.CANNOT_RUN
             ), "rota"
         _let_go_of_standard_files()
-        ended, lost = self._attend(grant)
+        ended, lost = self._attend(client, grant)
         self._guard.close()  # nothing is left to guard, and the group's number may be given to others
         if lost:
             # not settled: the store is most likely still away, and expiry gives the slot back as after a crash
+            if grant._lost == NOT_HELD:
+                self._say_who(client, grant)
             return _codes.LOST, "rota"
         code = ended if ended >= 0 else 128 - ended
         settled = self._settle(client, grant, FAILED if code else HANDLED, code)
@@ -205,7 +208,7 @@ class _Run:
         """Tell the guard by when the command must be gone: after this process would have killed it, and before the lease can end."""
         self._guard.feed(monotonic() + grant.remaining() - self._lead / 2)
 
-    def _attend(self, grant: Grant) -> tuple[int, bool]:
+    def _attend(self, client: Client, grant: Grant) -> tuple[int, bool]:
         """Pass signals on until the group has ended, and end it in time; return how it ended, and whether the lease was lost."""
         child, signals, grace = self._child, self._signals, self._options.grace
         lost = False
@@ -220,14 +223,14 @@ class _Run:
                 # a signal and a lost lease: the guard ended it, while this process was stopped, and may not be through with the others
                 if not lost and ended < 0 and grant.lost:
                     lost = True
-                    self._say_lost(grant)
+                    self._say_lost(client, grant)
                     kill_at = time.monotonic()
                     child.send(signal.SIGKILL)
                 break
             now, left = time.monotonic(), grant.remaining()
             if left <= grace and not lost:
                 lost = True
-                self._say_lost(grant)
+                self._say_lost(client, grant)
                 kill_at = min(kill_at, now + max(0.0, left - self._lead))
                 child.send(signal.SIGTERM)
             if now >= kill_at:
@@ -266,6 +269,7 @@ class _Run:
             return code or _codes.UNRECORDED
         if grant.degraded and grant.outcome == HANDLED and not client.flush(self._options.timeout):
             say(f"{grant.name}: the store is still away, so nobody else knows that it is done")  # F3: it was told to run nevertheless
+            client._engine.keeper.reset()  # it has had its time: the end of the client would give it as much once more
         if grant.outcome == GAVE_UP:
             say(f"{grant.name}: gave up: attempt {grant.attempt} failed too, and the slot is closed")
         return code
@@ -281,8 +285,22 @@ class _Run:
     # -- words
 
     @staticmethod
-    def _say_lost(grant: Grant) -> None:
-        say(f"{grant.name}: the lease could not be kept, so the command is stopped", "lost", name=grant.name)
+    def _say_lost(client: Client, grant: Grant) -> None:
+        why = grant._lost or client._engine.heartbeat.trouble or "no renewal was confirmed in time"
+        say(f"{grant.name}: the lease could not be kept, so the command is stopped: {why}", "lost", name=grant.name)
+
+    def _say_who(self, client: Client, grant: Grant) -> None:
+        """Say who took it, where the store can tell; the command is gone, so that this may take its time."""
+        with suppress(RotaError):
+            record, _ = client.driver.read(grant._ask.name, self._options.timeout)
+            if record is None or record.token == grant.token:
+                return
+            if record.last_owner == "operator" and not record.owner:
+                say(f"{grant.name}: it was taken away by an operator, {record.label}")
+            elif record.owner:
+                say(f"{grant.name}: {record.label} holds it now")
+            elif not record.kind:
+                say(f"{grant.name}: it was forgotten by an operator")
 
     def _note(self, line: str) -> None:
         if not self._options.quiet:

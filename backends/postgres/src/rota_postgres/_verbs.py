@@ -20,6 +20,7 @@ from psycopg.pq.abc import PGresult
 from rota import rules
 from rota.backend import Answer, Claim, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from rota.url import in_shell
 
 from ._link import Late, Link, Pool
 from ._sql import Statements
@@ -86,7 +87,7 @@ class Verbs(ABC):
         now, before, done = answer(row)
         said, changed = rule(before, request, now)
         if (changed is not None) is not done:
-            raise OutcomeUnknown(f"{request[0]}: the database decided otherwise than this rota would: run `rota init {self.url}` again")
+            raise OutcomeUnknown(f"{request[0]}: the database decided otherwise than this rota would: run rota init {in_shell(self.url)} again")
         return said
 
     async def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
@@ -193,16 +194,19 @@ class Verbs(ABC):
         if code in _AGAIN:
             return None
         failure: Exception
+        said = str(error).partition("\n")[0]  # what follows is where in our functions it happened
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName, errors.UndefinedColumn)):
             failure = ConfigurationError(
-                f"the table {self.statements.table} is not there as this rota knows it: `rota init {self.url}` makes it and its functions,"
-                f" `rota schema {self.url}` prints the SQL ({str(error).splitlines()[0]})"
+                f"the table {self.statements.table} is not there as this rota knows it: rota init {in_shell(self.url)} makes it and its"
+                f" functions, rota schema prints the SQL ({said})"
             )
+        elif isinstance(error, errors.InsufficientPrivilege):
+            failure = ConfigurationError(f"the server refuses: {said}: as the table's owner run rota init URL --role ROLE, with this role")
         elif code.startswith(_PERHAPS) and writes:
-            failure = OutcomeUnknown(f"the server went away: {error}")
+            failure = OutcomeUnknown(f"the server went away: {said}")
         elif code.startswith(_AWAY):
-            failure = Unavailable(f"the server can't serve now: {error}")
+            failure = Unavailable(f"the server can't serve now: {said}")
         else:
-            failure = ConfigurationError(f"the server refuses: {error}")
+            failure = ConfigurationError(f"the server refuses: {said}")
         failure.__cause__ = error
         return failure

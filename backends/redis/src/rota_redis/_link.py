@@ -49,16 +49,16 @@ class Maker:
 
     def __init__(self, arguments: Mapping[str, Any], tls: bool) -> None:
         self._arguments = {**arguments, "decode_responses": False, "health_check_interval": 0}
-        self._tls = tls
+        self.tls = tls
 
     def blocking(self, address: Address, timeout: float) -> Any:
-        kinds = (redis.UnixDomainSocketConnection, redis.SSLConnection if self._tls else redis.Connection)
+        kinds = (redis.UnixDomainSocketConnection, redis.SSLConnection if self.tls else redis.Connection)
         # redis-py tries a call again by itself, three times, with pauses: here a call ends when its timeout does
         return self._make(kinds, address, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0))
 
     def asynchronous(self, address: Address) -> Any:
         """Make a connection of redis.asyncio; its timeouts are those of whoever awaits it."""
-        kinds = (redis.asyncio.UnixDomainSocketConnection, redis.asyncio.SSLConnection if self._tls else redis.asyncio.Connection)
+        kinds = (redis.asyncio.UnixDomainSocketConnection, redis.asyncio.SSLConnection if self.tls else redis.asyncio.Connection)
         return self._make(kinds, address, socket_timeout=None, socket_connect_timeout=None, retry=AsyncRetry(NoBackoff(), 0))
 
     def _make(self, kinds: tuple[type, type], address: Address, **limits: Any) -> Any:
@@ -280,7 +280,7 @@ class Link(ABC):
             return await self.connect(address, seconds, sentinel)
         except (RedisError, OSError) as error:
             self.drop(address)
-            raise _unopened(error) from error
+            raise _unopened(error, self.makers[sentinel].tls) from error
 
     def give(self, address: Address, line: Line) -> None:
         """Keep a connection for the next call."""
@@ -310,10 +310,13 @@ class Link(ABC):
         self._idle, self.listening = {}, set()
 
 
-def _unopened(error: Exception) -> Exception:
+def _unopened(error: Exception, tls: bool) -> Exception:
     """Return rota's error for a connection that could not be opened: the server said that it can't, or it said nothing."""
     if isinstance(error, ResponseError) or code_of(error) in (*TROUBLE, *DENIED) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return translated(error)
+    if tls and isinstance(error, (redis.TimeoutError, redis.ConnectionError, TimeoutError)) and "refused" not in str(error):
+        # a plain port keeps silent: it takes the handshake for the beginning of a command
+        return Unavailable(f"{lost(error, sent=False)} (TLS was spoken: if this port is plain, write redis:// or leave ssl=true out)")
     return lost(error, sent=False)
 
 
