@@ -27,7 +27,7 @@ class Capabilities(NamedTuple):
         token_scope: Among what tokens are ordered: ``name`` or ``store``.
         scope: Who is coordinated: ``process``, ``host`` or ``network``.
         durability: What a record outlives: ``process``, ``host`` (a restart), ``disk`` (a power cut), ``quorum``.
-        history: Whether the record's bounded field is kept.
+        history: How many runs of a name are kept at the least, in the record's bounded field, where labels have up to 40 bytes; 0: none.
         native_async: Whether the driver has an async twin of its own.
     """
 
@@ -41,5 +41,5 @@ class Capabilities(NamedTuple):
     token_scope: str = "name"
     scope: str = "network"
     durability: str = "disk"
-    history: bool = True
+    history: int = 15
     native_async: bool = False

@@ -7,6 +7,8 @@ the tests' store instead. That a process of its own does the same is in test_ope
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import pty
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
+import redis
 import rota
 from rota.backend import Backend, Driver, Override, Record, WriteBack
 from rota.cli import _codes, main
@@ -508,6 +511,42 @@ def test_a_run_without_the_store_is_in_the_history_and_stays_there(desk: Desk) -
         client.try_window("job", YEAR).handled()
         assert desk.objects("history", "job")[2] == run
         assert desk.one("show", "job", "--planned", iso(last.start))["how"] == "done"
+
+
+def test_as_many_runs_are_kept_as_the_capabilities_say(desk: Desk) -> None:
+    with desk.client() as client:
+        client._engine.label = "l" * 37 + ":42"
+        for _ in range(client.driver.capabilities.history + 10):
+            client.try_lease("job").release()
+        runs = desk.objects("history", "job")
+        assert client.driver.capabilities.history <= len(runs) < client.driver.capabilities.history + 10
+        assert {run["holder"] for run in runs} == {client._engine.label}
+        assert [run["token"] for run in runs] == sorted((run["token"] for run in runs), reverse=True)
+
+
+def test_the_history_costs_a_claim_and_a_settlement_no_call(desk: Desk, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted at the driver; on Redis also by the server, as commands that name the key."""
+    with desk.client() as client:
+        kind = type(client.driver)
+    calls: list[str] = []
+    for verb in ("claim", "renew", "settle", "read", "list", "now", "override", "record"):
+        real = getattr(kind, verb)
+        monkeypatch.setattr(kind, verb, lambda *a, real=real, verb=verb, **k: (calls.append(verb), real(*a, **k))[1])
+    with desk.client() as client:
+        client.try_window("job", YEAR).failed()
+        calls.clear()
+        with contextlib.ExitStack() as stack:
+            if place.kind == "redis":
+                server = stack.enter_context(redis.Redis.from_url(place.url))
+                monitor = stack.enter_context(server.monitor())
+            client.try_window("job", YEAR).handled()
+            if place.kind == "redis":
+                server.echo("that is all")
+                heard = itertools.takewhile(lambda told: "that is all" not in told, (told["command"] for told in monitor.listen()))
+                # scripts call the server by themselves, which is no round trip, and begin with what was sent
+                assert [told.split()[0] for told in heard if client._prefix + "job" in told and told[0] in "EF"] == ["EVALSHA"] * 2
+        assert calls == ["claim", "settle"]
+    assert [run["outcome"] for run in desk.objects("history", "job")] == ["handled", "failed"]
 
 
 def test_the_mark_of_a_fast_clock_is_set_back(desk: Desk) -> None:

@@ -17,7 +17,7 @@ REPORT = {
             "suite": "TestMine",
             "url": "mine://***@host/x",
             "server": "9.1",
-            "capabilities": {"min_ttl": 2_000_000, "verbs": ["facts", "sweep"], "history": True},
+            "capabilities": {"min_ttl": 2_000_000, "verbs": ["facts", "sweep"], "history": 15},
             "clauses": {
                 "W10": {"result": "failed", "tests": {}},
                 "F1": {"result": "passed in part", "why": ["not run: no hang() hook"], "tests": {}},
@@ -44,6 +44,7 @@ def test_clauses_stand_in_the_documents_order_with_what_they_came_to(tmp_path):
     assert rows[2:6] == ["| L2 | ✓ |", "| L12 | in part |", "| W2 | - |", "| W10 | **failed** |"]
     assert rows[6:8] == ["| R3 | refused |", "| F1 | in part |"]
     assert "| min ttl | 2s |" in rows
+    assert "| history | 15 runs |" in rows
     assert "| verbs | facts, sweep |" in rows
     assert "***" not in page
     assert page.partition("## In part\n\n")[2] == "- mine 9.1: L12, F1: not run: no hang() hook\n- mine 9.1: L12: refused: no watch\n"

@@ -332,8 +332,8 @@ def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) 
 # -- history
 
 _HISTORY = """\
-Show the newest runs of a name, about 20, the newest first: when each began and
-ended, and how, for which slot, by whom."""
+Show the newest runs of a name, 15 or more, the newest first: when each began
+and ended, and how, for which slot, by whom."""
 _HISTORY_AFTER = f"""\
   rota history nightly
 

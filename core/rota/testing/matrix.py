@@ -76,6 +76,8 @@ def _title(run: dict[str, Any]) -> str:
 
 
 def _degree(name: str, value: object) -> str:
+    if name == "history" and value and not isinstance(value, bool):
+        return f"{value} runs"
     if name in ("clock_bound", "min_ttl", "ttl_step") and isinstance(value, int):
         return describe(value)
     if isinstance(value, bool):
