@@ -12,10 +12,11 @@ from rota.errors import ConfigurationError, RotaError
 from . import _codes
 from ._output import say, show
 from ._parser import Parser
+from ._progress import Progress, carry_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import IO, Any
 
 FAILED = 1
 _DESCRIPTION = """\
@@ -100,7 +101,6 @@ def _check(url: str) -> None:
 def _run(url: str) -> Any:
     """Run pytest in a process of its own, away from any project's settings; return the report."""
     import json
-    import subprocess
     import tempfile
 
     import rota
@@ -114,13 +114,52 @@ def _run(url: str) -> Any:
         file = os.path.join(folder, "report.json")
         command = [sys.executable, "-P", "-m", "pytest", "--pyargs", "rota.testing.suite", "-p", "rota.testing.plugin"]
         command += ["-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "-q", "--tb=short", "--rota-report", file]
-        subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=2, check=False)
+        with tempfile.TemporaryFile() as said:
+            if _run_suite(command, environment, said):
+                said.seek(0)
+                _pass_on(said.read())
         try:
             with open(file, encoding="utf-8") as written:
                 report = json.load(written)
         except (OSError, ValueError):
             return None
     return report if report["runs"] else None
+
+
+def _run_suite(command: list[str], environment: dict[str, str], said: IO[bytes]) -> int:
+    """Run pytest, whose output goes to a file, and show how far it is; return its exit code."""
+    import subprocess
+
+    progress = Progress()
+    progress.doing = "collecting the tests ..."
+    codes: list[int] = []
+
+    def run() -> None:
+        reading, writing = os.pipe()
+        with open(reading, encoding="ascii") as told:
+            with open(writing, "wb", buffering=0):
+                suite = subprocess.Popen(
+                    [*command, "--rota-progress", str(writing)],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(writing,),
+                )
+            for line in told:
+                done, total = map(int, line.split())
+                progress.doing, progress.done = f"{done} of {total} tests ...", done / total
+            codes.append(suite.wait())
+
+    carry_out(run, progress, float("inf"))
+    return codes[0]
+
+
+def _pass_on(output: bytes) -> None:
+    """Say what pytest said, of which there may be more than a pipe holds."""
+    with contextlib.suppress(OSError):
+        while output:
+            output = output[os.write(2, output) :]
 
 
 def _show(report: Any) -> int:
@@ -133,9 +172,10 @@ def _show(report: Any) -> int:
     ]
     wide = max(map(len, run["clauses"]))
     totals = run["totals"]
+    last = "clauses: " + ", ".join(f"{count} {result}" for result, count in totals.items())
     reasons = {test.get("why", "") for found in run["clauses"].values() for test in found["tests"].values()}
     if not any(totals[result] for result in ("passed", "passed in part", "refused", "failed")) and len(reasons) == 1:
-        show("\n".join(lines))  # a line for each clause would say the same of each
+        show("\n".join([*lines, last]) + "\n")  # a line for each clause would say the same of each
         say(f"nothing was run: {reasons.pop()}")
         return _codes.UNAVAILABLE
     for clause, found in run["clauses"].items():
@@ -144,7 +184,7 @@ def _show(report: Any) -> int:
         counts = "; ".join(f"{came.count(what)} {what}" for what in sorted(set(came), key=lambda what: (what != "passed", what)))
         lines.append(f"{clause:{wide}}  {found['result']:14}  {counts}")
         lines += [f"{'':{wide}}    {name}: {test.get('why', '')}" for name, test in found["tests"].items() if test["result"] == "failed"]
-    lines += ["", "clauses: " + ", ".join(f"{count} {result}" for result, count in totals.items())]
+    lines += ["", last]
     show("\n".join(lines) + "\n")
     if totals["failed"]:
         return FAILED

@@ -43,8 +43,7 @@ _AFTER = """\
   rota doctor postgresql://app@db.example/app
 
 Not on a terminal, a tab between columns and - for nothing: level, subject, what
-was found, why it matters, what to do. docs/operations.md has all of them, and
-the keys of --json.
+was found, why it matters, what to do. [...] is a default.
 
 Exit codes: 0 nothing bad; 1 something is bad, or it can't be reached; 2 the
 command line or the URL is wrong, so that nothing was looked at."""
@@ -53,9 +52,9 @@ command line or the URL is wrong, so that nothing was looked at."""
 def doctor(given: list[str]) -> int:
     """Examine a store."""
     parser = Parser("doctor", "rota doctor [URL] [--json] [--timeout DUR]", _DESCRIPTION, _AFTER)
-    parser.add_argument("url", metavar="URL", nargs="?", help="the store (ROTA_URL, else this host's file)")
+    parser.add_argument("url", metavar="URL", nargs="?", help="the store [ROTA_URL, else this host's file]")
     parser.add_argument("--json", action="store_true", help=JSON)
-    parser.add_argument("--timeout", metavar="DUR", default="15s", help="the longest that all of it may take (15s)")
+    parser.add_argument("--timeout", metavar="DUR", default="15s", help="the longest that all of it may take [15s]")
     found = parser.read(given)
     seconds = duration(found.timeout, "--timeout") / SECOND
     findings = _examined(named(found.url), seconds)

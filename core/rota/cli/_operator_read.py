@@ -17,6 +17,7 @@ from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, sh
 from ._operator_why import Why, explain, schedule_of
 from ._output import fill_standard_files, say, show
 from ._parser import Parser
+from ._progress import Progress, carry_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +127,17 @@ def ls(given: list[str]) -> int:
 
 
 def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> None:
-    records = [record for record in listed(client, found.prefix, timeout) if record.kind or found.all]
+    records: list[Record] = []
+    progress = Progress()
+    progress.doing, progress.done = "asking the store ...", -1.0
+
+    def read_all() -> None:
+        for number, record in enumerate(listed(client, found.prefix, timeout), 1):
+            if record.kind or found.all:
+                records.append(record)
+            progress.doing = f"{number} names so far ..."
+
+    carry_out(read_all, progress, float("inf"))
     now = client.driver.now(timeout)
     rows = [row(client, record, now) for record in records]
     if found.json:

@@ -24,7 +24,7 @@ class Progress:
 
     Attributes:
         doing: What is being done, for people.
-        done: How much of it is done, from 0 to 1.
+        done: How much of it is done, from 0 to 1; less where that is not known, and then there is no bar.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,8 @@ def carry_out(work: Callable[[], None], progress: Progress, seconds: float) -> b
         thread.join(min(LOOK, left))
         if thread.is_alive() and time.monotonic() - started > PATIENCE and _is_watched():
             cells = int(progress.done * CELLS)
-            line = f"[{'#' * cells}{'.' * (CELLS - cells)}] {progress.doing}"[:78]
+            bar = f"[{'#' * cells}{'.' * (CELLS - cells)}] " if progress.done >= 0 else ""
+            line = f"{bar}{progress.doing}"[:78]
             _draw("\r" + line.ljust(shown))
             shown = len(line)
     if shown:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,27 @@ _report = pytest.StashKey[Report]()
 _status = pytest.StashKey[int]()
 
 
+class _Progress:
+    """Tells `rota conform` how far it is: a line with how many tests ran, and of how many."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._done = self._total = 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._total = len(session.items)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._done += 1
+        with suppress(OSError):  # nobody listens any more
+            os.write(self._file, f"{self._done} {self._total}\n".encode())
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the suite's options."""
     group = parser.getgroup("rota", "conformance of rota's backends")
     group.addoption("--rota-report", metavar="FILE", type=Path, help="write what each clause came to, as JSON")
+    group.addoption("--rota-progress", metavar="FD", type=int, help="write how many tests ran, and of how many, to this open file")
     url = os.environ.get("ROTA_CONFORM_URL", "")  # rota conform: an argument could be read by everybody on the host
     group.addoption("--rota-url", metavar="URL", default=url, help="the store that rota.testing.suite tests")
 
@@ -35,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--rota-report") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--rota-report needs all tests in one process: leave out -n")
     config.stash[_report] = Report()
+    if config.getoption("--rota-progress") is not None:
+        config.pluginmanager.register(_Progress(config.getoption("--rota-progress")))
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
