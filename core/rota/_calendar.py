@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Which minutes of the wall clock a cron expression names: integers only, without zones, clocks or ``datetime``.
 
-A *wall minute* is a count of minutes since 1970-01-01T00:00 on the wall; a *day* counts days since 1970-01-01; a *month* is
-``year * 12 + month - 1``. Days are looked up as bit masks of months (bit 1 is the first), so a sparse schedule is found
-by jumping over months and a long stretch is counted without walking through its minutes.
+A *wall minute* is a count of minutes since 1970-01-01T00:00 on the wall; a *day* counts days since 1970-01-01. Days are looked up as bit
+masks of whole years (bit 0 is the first of January). There are but 14 kinds of year: leap or not, and the weekday it starts with. So the
+rarest day is found by looking at the 40 years that it may stay away, and a long stretch is counted without walking through it.
 """
 
 from __future__ import annotations
@@ -11,39 +11,42 @@ from __future__ import annotations
 from bisect import bisect_left
 
 DAY_MINUTES = 1440
-# Every combination of leap year, month and weekday comes back within the Gregorian cycle (400 years, 146,097 days, whole weeks).
-CYCLE_MONTHS = 4800
+# Every kind of year comes back within the Gregorian cycle (400 years, 146,097 days, whole weeks).
+CYCLE_YEARS = 400
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_WEEKS = sum(1 << 7 * week for week in range(6))  # by which a weekday is repeated: every month lies within six weeks
 
 
-def month_length(month: int) -> int:
-    """Return the number of days in *month*."""
-    year, index = divmod(month, 12)
-    if index == 1 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
-        return 29
-    return _LENGTHS[index]
+def is_leap(year: int) -> bool:
+    """Return whether *year* has a 29th of February."""
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
-def month_start(month: int) -> int:
-    """Return the day on which *month* begins (Howard Hinnant's ``days_from_civil``, proleptic Gregorian)."""
-    year, index = divmod(month, 12)
-    if index < 2:
+def year_start(year: int) -> int:
+    """Return the day on which *year* begins (proleptic Gregorian)."""
+    before = year - 1
+    return 365 * year + before // 4 - before // 100 + before // 400 - 719_527
+
+
+def year_of(day: int) -> tuple[int, int]:
+    """Return the year that holds *day*, and the number of days in it that come before *day*."""
+    year = 1970 + day * 400 // 146_097  # right, or one off at the edges of a year
+    start = year_start(year)
+    if start > day:
         year -= 1
-        index += 12
-    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (index - 2) + 2) // 5 - 719468
+        start = year_start(year)
+    elif day - start >= 365 + is_leap(year):
+        start += 365 + is_leap(year)
+        year += 1
+    return year, day - start
 
 
-def month_of(day: int) -> tuple[int, int]:
-    """Return the month that holds *day* and the day's number in it, from 1."""
-    month = 23640 + day * 4800 // 146097  # right, or one off at the edges of a month
-    start = month_start(month)
-    while start > day:
-        month -= 1
-        start = month_start(month)
-    while day - start >= month_length(month):
-        start += month_length(month)
-        month += 1
-    return month, day - start + 1
+def _kind_of(year: int) -> int:
+    """Return the weekday (Sunday is 0) on which *year* begins, plus 7 in a leap year."""
+    return (year_start(year) + 4) % 7 + 7 * is_leap(year)  # 1970-01-01 was a Thursday
+
+
+_KINDS = bytes(_kind_of(year) for year in range(CYCLE_YEARS))
 
 
 class Calendar:
@@ -77,8 +80,7 @@ class Calendar:
         self.last_day = last_day
         self.weekdays = weekdays
         self.ordinals = ordinals
-        # at most 12 months x 4 lengths x 7 weekdays: bounded by what a month can look like
-        self._masks: dict[tuple[int, int], int] = {}
+        self._masks: dict[int, int] = {}  # by kind of year: at most 14
 
     def fires(self) -> bool:
         """Return whether any day at all fits: ``0 0 31 2 *`` has none."""
@@ -87,70 +89,73 @@ class Calendar:
         longest = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
         return any(self.months >> index & 1 and self.days & ((2 << longest[index]) - 2) for index in range(12))
 
-    def mask(self, month: int) -> int:
-        """Return the days of *month* that fit, as a bit mask; bit 1 is the first."""
-        if not self.months >> month % 12 & 1:
-            return 0
-        length = month_length(month)
-        first = (month_start(month) + 4) % 7  # 1970-01-01 was a Thursday
-        key = (length, first)
-        known = self._masks.get(key)
+    def mask(self, year: int) -> int:
+        """Return the days of *year* that fit, as a bit mask; bit 0 is the first of January."""
+        kind = _KINDS[year % CYCLE_YEARS]
+        known = self._masks.get(kind)
         if known is None:
-            known = self._masks[key] = self._compute(length, first)
+            known = self._masks[kind] = self._of_kind(kind)
         return known
 
-    def _compute(self, length: int, first: int) -> int:
-        everyday = (2 << length) - 2
+    def _of_kind(self, kind: int) -> int:
+        leap, first = divmod(kind, 7)
+        mask = before = 0
+        for index in range(12):
+            length = 29 if leap and index == 1 else _LENGTHS[index]
+            if self.months >> index & 1:
+                mask |= self._of_month(length, (first + before) % 7) << before
+            before += length
+        return mask
+
+    def _of_month(self, length: int, first: int) -> int:
+        """Return the days that fit in a month of *length* days which starts with the weekday *first*; bit 0 is its first day."""
+        everyday = (1 << length) - 1
         if self.days is None and self.weekdays is None:
             return everyday
         mask = 0
         if self.days is not None:
-            mask |= self.days & everyday
+            mask |= self.days >> 1
         if self.last_day:
-            mask |= 1 << length
+            mask |= 1 << length - 1
         if self.weekdays is not None:
-            for day in range(1, length + 1):
-                if self.weekdays >> (first + day - 1) % 7 & 1:
-                    mask |= 1 << day
+            mask |= self.weekdays * _WEEKS >> first
             for weekday, number in self.ordinals:
-                day = (weekday - first) % 7 + 1
-                day = day + 7 * (number - 1) if number else day + (length - day) // 7 * 7
-                if day <= length:
-                    mask |= 1 << day
-        return mask
+                day = (weekday - first) % 7
+                mask |= 1 << (day + 7 * (number - 1) if number else day + (length - 1 - day) // 7 * 7)
+        return mask & everyday
 
     def at_or_after(self, minute: int) -> int:
         """Return the first wall minute of the schedule that is not before *minute*."""
         day, rest = divmod(minute, DAY_MINUTES)
-        month, number = month_of(day)
-        mask = self.mask(month)
-        if mask >> number & 1:
+        year, number = year_of(day)
+        mask = self.mask(year) >> number
+        if mask & 1:
             index = bisect_left(self.times, rest)
             if index < len(self.times):
                 return day * DAY_MINUTES + self.times[index]
-        mask = mask >> number + 1 << number + 1
-        for _ in range(CYCLE_MONTHS + 2):
+            mask &= -2
+        for _ in range(CYCLE_YEARS + 1):
             if mask:
-                return (month_start(month) + (mask & -mask).bit_length() - 2) * DAY_MINUTES + self.times[0]
-            month += 1
-            mask = self.mask(month)
+                return (day + (mask & -mask).bit_length() - 1) * DAY_MINUTES + self.times[0]
+            year += 1
+            day, mask = year_start(year), self.mask(year)
         raise AssertionError("a schedule that never fires")  # Cron refuses those
 
     def at_or_before(self, minute: int) -> int:
         """Return the last wall minute of the schedule that is not after *minute*."""
         day, rest = divmod(minute, DAY_MINUTES)
-        month, number = month_of(day)
-        mask = self.mask(month)
+        year, number = year_of(day)
+        mask = self.mask(year)
         if mask >> number & 1:
             index = bisect_left(self.times, rest + 1)
             if index:
                 return day * DAY_MINUTES + self.times[index - 1]
         mask &= (1 << number) - 1
-        for _ in range(CYCLE_MONTHS + 2):
+        for _ in range(CYCLE_YEARS + 1):
             if mask:
-                return (month_start(month) + mask.bit_length() - 2) * DAY_MINUTES + self.times[-1]
-            month -= 1
-            mask = self.mask(month)
+                return (year_start(year) + mask.bit_length() - 1) * DAY_MINUTES + self.times[-1]
+            year -= 1
+            mask = self.mask(year)
         raise AssertionError("a schedule that never fires")
 
     def count(self, low: int, high: int) -> int:
@@ -170,15 +175,12 @@ class Calendar:
         return total
 
     def _fits(self, day: int) -> bool:
-        month, number = month_of(day)
-        return bool(self.mask(month) >> number & 1)
+        year, number = year_of(day)
+        return bool(self.mask(year) >> number & 1)
 
     def _days(self, low: int, high: int) -> int:
         """Return the number of days in ``[low, high)`` that fit."""
-        month, number = month_of(low)
-        end, stop = month_of(high)
-        total = -(self.mask(month) & ((1 << number) - 1)).bit_count() + (self.mask(end) & ((1 << stop) - 1)).bit_count()
-        while month < end:
-            total += self.mask(month).bit_count()
-            month += 1
-        return total
+        year, number = year_of(low)
+        end, stop = year_of(high)
+        total = (self.mask(end) & ((1 << stop) - 1)).bit_count() - (self.mask(year) & ((1 << number) - 1)).bit_count()
+        return total + sum(self.mask(between).bit_count() for between in range(year, end))

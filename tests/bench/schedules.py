@@ -22,6 +22,9 @@ CRONS = {
     "30 2 * * * Berlin": "rota.Cron('30 2 * * *', tz='Europe/Berlin')",
     "0 9 * * mon-fri New_York": "rota.Cron('0 9 * * mon-fri', tz='America/New_York')",
     "0 0 29 2 * UTC": "rota.Cron('0 0 29 2 *')",
+    # no rarer one: a leap day on a Monday takes 28 or 40 years to come back
+    "0 0 * 2 1#5 UTC": "rota.Cron('0 0 * 2 1#5')",
+    "0 0 * 2 1#5 St_Johns": "rota.Cron('0 0 * 2 1#5', tz='America/St_Johns')",
 }
 COLD = """
 import time, rota
@@ -30,7 +33,11 @@ started = time.perf_counter()
 {call}
 print(time.perf_counter() - started)
 """
-CALLS = {"slot": "schedule.slot({at})", "next": "list(schedule.next({at}, 1))"}
+CALLS = {
+    "slot": "schedule.slot({at})",
+    "slot elsewhere": "schedule.slot({at} - {at} // 1_000_000 % 2 * 1_728_000_000_000_000)",  # every other one 55 years back
+    "next": "list(schedule.next({at}, 1))",
+}
 
 
 def cold(schedule: str, call: str) -> float:

@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 import zoneinfo
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -145,6 +145,27 @@ def test_the_slot_is_the_one_of_the_case(expression: str, zone: str, at: str, st
 def test_intervals_are_aligned_to_the_epoch(period: str, at: str, start: str, end: str) -> None:
     """DV-09: and neither the start of a process nor a change of clocks plays a part."""
     holds(Every(period), at, start, end)
+
+
+@pytest.mark.parametrize(
+    ("expression", "fits"),
+    [
+        ("0 0 * 2 1#5", lambda day: (day.month, day.day) == (2, 29) and day.isoweekday() == 1),
+        ("0 0 31 12 5L", lambda day: day.month == 12 and (day.day == 31 or (day.isoweekday() == 5 and day.day > 24))),
+    ],
+)
+def test_rare_days_are_those_of_the_gregorian_calendar(expression: str, fits: Callable[[date], bool]) -> None:
+    """W1: over 400 years, in which every kind of year begins and ends the lists of its neighbours."""
+    first = date(1972, 1, 1)
+    days = [first + timedelta(days=number) for number in range(146_097)]
+    expected = [us(day.isoformat()) for day in days if fits(day)]
+    cron = Cron(expression)
+    assert [slot.start for slot in cron.next(us("1971-12-31T12:00"), len(expected))] == expected
+    backwards, at = [], us("2372-01-01") - 1
+    while at >= expected[0]:
+        backwards.append(cron.slot(at).start)
+        at = backwards[-1] - 1
+    assert backwards == expected[::-1]
 
 
 def test_nine_claims_of_three_processes_fall_into_three_slots() -> None:
