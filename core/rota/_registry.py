@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from functools import reduce
 from importlib import import_module
 
 from .backend import CONTRACT, Backend
@@ -59,30 +62,64 @@ def _load(scheme: str) -> Backend:
         module, name = EMBEDDED[scheme]
         embedded: Backend = getattr(import_module(module), name)()
         return embedded
-    from importlib.metadata import entry_points
-
-    found = list(entry_points(group=GROUP, name=scheme))
-    owners = sorted({entry.dist.name if entry.dist else entry.value for entry in found})
-    if len({entry.value for entry in found}) > 1 or len(owners) > 1:
+    found = _declared(scheme) or _listed(scheme)
+    owners = sorted(found)
+    if len(owners) > 1:
         raise ConfigurationError(f"{scheme}:// is claimed by {' and '.join(owners)}: uninstall all but one")
     if not found:
         raise BackendNotFound(_not_found(scheme))
     owner = owners[0]
+    value = found[owner]
+    module, _, names = value.partition("[")[0].partition(":")
     try:
-        loaded = found[0].load()
+        loaded = reduce(getattr, names.strip().split("."), import_module(module.strip()))
         made = loaded() if isinstance(loaded, type) else loaded
     except Exception as error:
         raise ConfigurationError(f"the backend for {scheme}:// ({owner}) can't be loaded: {type(error).__name__}: {error}") from error
     contract = getattr(made, "contract", None)
     if not isinstance(made, Backend):
-        raise ConfigurationError(f"{found[0].value} of {owner} is not a rota.backend.Backend, so it can't serve {scheme}://")
+        raise ConfigurationError(f"{value} of {owner} is not a rota.backend.Backend, so it can't serve {scheme}://")
     if contract != CONTRACT:
         raise ConfigurationError(f"{owner} is written for contract {contract}, this rota has {CONTRACT}: install versions that go together")
-    from ._observers import observers
+    if "pluggy" in sys.modules:  # without it none of its methods is marked as a hook
+        from ._observers import observers
 
-    if observers.manager.get_plugin(found[0].value) is None:
-        observers.register(made, found[0].value)
+        if observers.manager.get_plugin(value) is None:
+            observers.register(made, value)
     return made
+
+
+def _declared(scheme: str) -> dict[str, str]:
+    """Return the distributions with a backend for a scheme and where theirs is, as the metadata folders on the path tell.
+
+    That is where installers write it. The import of `importlib.metadata`, which knows of other places too, costs twice the start of Python.
+    """
+    found: dict[str, str] = {}
+    for place in sys.path:
+        try:
+            folders = [name for name in os.listdir(place or ".") if name.endswith(".dist-info")]
+        except OSError:
+            continue
+        for folder in folders:
+            try:
+                with open(os.path.join(place, folder, "entry_points.txt"), encoding="utf-8") as file:
+                    text = file.read()
+            except (OSError, ValueError):
+                continue
+            section = ""
+            for line in text.splitlines() if GROUP in text else ():
+                name, _, value = map(str.strip, line.partition("="))
+                if name.startswith("["):
+                    section = name
+                elif section == f"[{GROUP}]" and name == scheme:
+                    found.setdefault(folder.partition("-")[0].replace("_", "-"), value)
+    return found
+
+
+def _listed(scheme: str) -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {entry.dist.name if entry.dist else entry.value: entry.value for entry in entry_points(group=GROUP, name=scheme)}
 
 
 def _not_found(scheme: str) -> str:
