@@ -6,11 +6,13 @@ kazoo itself has no limit for a call: a server that hangs is only noticed when t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -50,6 +52,8 @@ def run(verb: Coroutine[Any, Any, T], timeout: float) -> T:
 
 async def drive(verb: Coroutine[Any, Any, T], timeout: float) -> T:
     """Run a verb on the event loop. When it is cancelled it ends where it waits: what was sent is not taken back."""
+    import asyncio  # twice the start of Python, which who has no event loop need not pay
+
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     late = False
