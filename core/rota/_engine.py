@@ -230,8 +230,13 @@ class Engine(Generic[G]):
     async def _look(self, ask: Ask, deadline: float) -> None:
         """Learn the store's time before the first claim: it says until when a claim may be applied, and which slot is meant."""
         sent = self.clock()
+        left = max(0.001, deadline - sent)
         try:
-            now = await self.call(self.io.now, max(0.001, deadline - sent))
+            if self.driver.capabilities.clock == "interval" and self.io.read is not None:
+                # `now` may wait until it knows the time well; whoever reads is told what is known, and the claim waits where that matters
+                _, now = await self.call(self.io.read, ask.name, left)
+            else:
+                now = await self.call(self.io.now, left)
         except OutcomeUnknown as error:
             raise Unavailable(f"the store's time can't be asked: {error}") from error  # no claim was sent yet
         if now is not None:

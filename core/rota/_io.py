@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine
 
-from .backend import Answer, AsyncDriver, Claim, Driver, Now, Settled, Settlement
+from .backend import Answer, AsyncDriver, Claim, Driver, Now, Record, Settled, Settlement
 from .errors import Unavailable
 
 TYPE_CHECKING = False
@@ -35,6 +35,10 @@ class Io(Protocol):
     """
 
     suspends: bool
+
+    @property
+    def read(self) -> Any:
+        """The verb; None where an async driver has none."""
 
     def claim(self, claim: Claim, timeout: float, /) -> Any: ...
     def settle(self, settlement: Settlement, timeout: float, /) -> Any: ...
@@ -62,6 +66,7 @@ class BlockingIo:
     def __init__(self, driver: Driver) -> None:
         self.claim = driver.claim
         self.settle = driver.settle
+        self.read = driver.read
         self.now = driver.now
         self.watch = driver.watch
         self.sleep = time.sleep
@@ -74,6 +79,7 @@ class NativeIo:
     """An async driver: its verbs are awaited as they are."""
 
     suspends = True
+    read = None
 
     def __init__(self, driver: AsyncDriver) -> None:
         self.claim = driver.claim
@@ -130,6 +136,9 @@ class ThreadedIo:
 
     async def settle(self, settlement: Settlement, timeout: float) -> Settled:
         return await self._call(self._driver.settle, settlement, timeout=timeout)
+
+    async def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
+        return await self._call(self._driver.read, name, timeout=timeout)
 
     async def now(self, timeout: float) -> Now | None:
         return await self._call(self._driver.now, timeout=timeout)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import rota
-from rota.backend import BUSY, EARLY, HANDLED, WON, Claim, Renewal, Settlement
+from rota.backend import BUSY, EARLY, HANDLED, LATE, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, HOUR, SECOND
 from rota.errors import ConfigurationError, Unavailable
 from rota_etcd import EtcdDriver
@@ -127,3 +127,54 @@ def test_the_local_clock_is_taken_if_it_is_asked_for_by_name(etcd: Etcd, name: s
 def test_a_server_that_is_down_is_unavailable_and_not_without_a_clock(driver_for: Drivers) -> None:
     with pytest.raises(Unavailable):
         driver_for(f"etcd://{HOST}:{free_port()}").now(1.0)
+
+
+@pytest.fixture
+def fresh(etcd: Etcd) -> Iterator[Callable[[EtcdDriver], MemberClock]]:
+    """Give a driver a clock that has asked nobody yet, as each `rota run` has."""
+    made: list[MemberClock] = []
+
+    def give(driver: EtcdDriver) -> MemberClock:
+        made.append(MemberClock(HOST, etcd.port, None))
+        driver._clocks = [made[-1]]
+        return made[-1]
+
+    yield give
+    for clock in made:
+        if clock._connection is not None:
+            clock._connection.close()
+
+
+def test_only_a_claim_near_an_edge_of_its_slot_waits_until_the_time_is_known_well(
+    etcd: Etcd, name: str, driver_for: Drivers, slot: Callable[..., Claim], fresh: Callable[[EtcdDriver], MemberClock]
+) -> None:
+    """W2: well inside a slot every instant of the one second that a fresh clock has read decides alike."""
+    driver = driver_for(etcd.url())
+
+    def width(claim: Claim, *verdicts: str) -> float:
+        fresh(driver)
+        answer = driver.claim(claim, 10.0)
+        assert answer.verdict in verdicts
+        assert answer.now is not None
+        return (answer.now[1] - answer.now[0]) / SECOND
+
+    now = time.time_ns() // 1000
+    inside = slot(name, now - HOUR // 2)
+    assert width(inside, WON) >= 1.0
+    assert width(slot(f"{name}-begins", now), WON, EARLY) <= BOUND
+    assert width(slot(f"{name}-ends", now - HOUR + 5 * SECOND), WON) <= BOUND
+    assert width(slot(f"{name}-late", now - HOUR // 2, late_from=now - 5 * SECOND), LATE) <= BOUND
+    assert width(slot(f"{name}-early", now + HOUR // 2), EARLY) <= BOUND
+    assert driver.settle(Settlement(name, inside.owner, HANDLED, DAY), 10.0).applied
+    assert width(slot(name, inside.slot_start), HANDLED) >= 1.0
+
+
+def test_a_fresh_clients_first_claims_do_not_wait_for_it_either(
+    etcd: Etcd, name: str, connect: Callable[..., rota.Client], fresh: Callable[[EtcdDriver], MemberClock]
+) -> None:
+    for number in range(2):
+        client = connect(etcd.url())
+        clock = fresh(client.driver)
+        with client.lease(f"{name}-{number}"), client.window(f"{name}-w{number}", rota.Every("365d")):
+            low, high = clock._bounds(monotonic())
+        assert high - low >= 1.0

@@ -301,6 +301,7 @@ class Clauses:
 
     async def is_live(self, face: Face, name: str) -> bool:
         """Say whether somebody holds the name by its record."""
+        await face.now()  # where it has to be waited for, not between the record and the time that it is compared with
         record = await face.read(name)
         return record is not None and record.owner != "" and record.expires_at > await face.now()
 

@@ -61,7 +61,7 @@ class Failing(Clauses):
 
     async def test_F2_on_unavailable_decides_claims(self, face: Face) -> None:
         cold = face.connect(timeout=self.ample())
-        cold.driver.away(self.costly(face, REQUEST_LOST), "now")
+        cold.driver.away(self.costly(face, REQUEST_LOST), "now read")
         with pytest.raises(Unavailable) as raised:
             await done(cold.try_lease(self.fresh()))
         assert not isinstance(raised.value, OutcomeUnknown), "no claim was sent before the store's time was known"
@@ -70,7 +70,7 @@ class Failing(Clauses):
         await self._granted(face, client.try_lease, self.fresh())
         for fault in (REFUSED, REQUEST_LOST, HUNG):
             client._engine.breaker.answered()
-            client.driver.away(self.costly(face, fault), "claim now")
+            client.driver.away(self.costly(face, fault), "claim now read")
             with pytest.raises(Unavailable) as raised:
                 await done(client.try_lease(self.fresh(), timeout=self.soon() if fault is HUNG else self.ample()))
             assert isinstance(raised.value, OutcomeUnknown) is (fault is not REFUSED) or fault is HUNG
@@ -109,7 +109,7 @@ class Failing(Clauses):
         with pytest.raises(OutcomeUnknown):
             await done(client.try_lease(self.fresh()))
         client = face.connect(timeout=self.ample())
-        client.driver.once("now", Fault())
+        client.driver.once("now read", Fault())
         client.driver.once("claim", REPLY_LOST)
         client.driver.away(REFUSED)
         with pytest.raises(OutcomeUnknown):  # the last request was not applied, but an earlier one may have been
@@ -266,7 +266,7 @@ class Failing(Clauses):
     async def test_F4_many_claims_do_not_wait_many_timeouts(self, face: Face) -> None:
         client = face.connect(timeout=self.soon())
         held = await self._granted(face, client.try_lease, self.fresh(), ttl=60)
-        client.driver.away(HUNG, "claim now")
+        client.driver.away(HUNG, "claim now read")
         began = time.monotonic()
         for _ in range(1000):
             with pytest.raises(Unavailable):

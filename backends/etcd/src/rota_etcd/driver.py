@@ -56,6 +56,9 @@ T = TypeVar("T")
 SEEN = 1000
 #: A record is written anew after so many seconds of renewals, so many of them with one renewal; and for how many that is known.
 REWRITE, REWRITES, KEPT = 86_400.0, 10, 100_000
+#: A claim this far from the ends of its slot is decided by the time as far as it is known, and does not wait to know it better
+#: (microseconds): more than a second, which a member tells, and the time by which callers think that the next slot is near.
+EDGE = 10 * SECOND
 #: How long a revocation in the background may take, and how long `close` waits for what is left, seconds.
 BACKGROUND, LAST = 2.0, 0.2
 
@@ -222,7 +225,9 @@ class EtcdDriver(Driver):
         deadline = self._deadline(timeout)
         seen = before = self._seen.pop(claim.name, None)
         before = before or self._find(claim.name, deadline)
-        now, known = self._times(deadline, sharp=claim.kind != LEASE)
+        now, known = self._times(deadline)
+        if claim.kind != LEASE and not _is_well_inside(claim, before, now):
+            now, known = self._times(deadline, sharp=True)
         if known is None:
             if claim.kind != LEASE:
                 raise ConfigurationError(
@@ -456,6 +461,15 @@ class EtcdDriver(Driver):
             held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
             page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at), now, known))
         return page
+
+
+def _is_well_inside(claim: Claim, before: Found, now: Now) -> bool:
+    """Whether any instant of the interval decides a claim for a slot alike. A rolling one begins at that instant, which is recorded."""
+    if claim.slot_start is None:
+        return False
+    ends = [end for end in (claim.slot_end, claim.late_from) if end is not None]
+    mark = before.stored.mark if before.stored is not None else None
+    return max(claim.slot_start, claim.not_before) <= now[0] and now[1] + EDGE < min(ends, default=0) and (mark or 0) <= now[0]
 
 
 def _lease_id(owner: str) -> int:
