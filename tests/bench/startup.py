@@ -24,8 +24,11 @@ _numbers = itertools.count()
 def run(*command: str) -> float:
     """Return the milliseconds from start to end of a command."""
     started = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return (time.perf_counter() - started) * 1e3
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    took = (time.perf_counter() - started) * 1e3
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
+    return took
 
 
 def figures(rounds: int) -> list[Figure]:
