@@ -43,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; without arguments, run the program's own and end the process. Never raises."""
     if arguments is not None:
         return _main(list(arguments))
-    code = _main(sys.argv[1:])
+    try:
+        code = _main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
     # Taking the interpreter down module by module costs as much as a third of its start. All that it would do for us is done: the command
     # has ended, the client is closed, and nothing of ours is buffered. What others registered or buffered is seen to here.
     import atexit
@@ -58,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(given: list[str]) -> int:
     try:
+        if given[:1] != ["run"]:
+            _let_interrupts_raise()
         return _dispatch(given)
     except KeyboardInterrupt:
         return 130
@@ -65,6 +70,14 @@ def _main(given: list[str]) -> int:
         return end.code if isinstance(end.code, int) else 0
     except Exception as error:
         return _explain(error)
+
+
+def _let_interrupts_raise() -> None:
+    """Undo what ``__main__`` did: a command that is interrupted closes what it has opened."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _dispatch(given: list[str]) -> int:
