@@ -228,6 +228,16 @@ def use(url: str, name: str) -> None:
         client.driver.sweep(10, 5)
 
 
+def test_a_table_named_as_a_variable_of_the_functions(victim: Postgres, name: str) -> None:
+    """DV-19: any name for the table, even one that the functions use for something else."""
+    with rota.connect(victim.url(options="table=now")) as client:
+        client.driver.init(5.0)  # type: ignore[attr-defined]
+        client.driver.record(rota.backend.WriteBack(f"{name}-r", "b:2", "window", 1, "every 60s", "", 0, 60_000_000), 5)
+        client.driver.override(rota.backend.Override(f"{name}-r", "released", "ada: by hand", 1), 5)
+        assert client.driver.forget(f"{name}-r", 5)
+    use(victim.url(options="table=now"), name)
+
+
 def test_the_sql_is_printed_without_a_connection(capsys: pytest.CaptureFixture[str]) -> None:
     """DV-19."""
     driver = rota.connect("postgresql://nobody@192.0.2.1/none?table=x").driver

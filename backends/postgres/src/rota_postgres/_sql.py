@@ -124,7 +124,8 @@ class Statements:
             *(f"    {column} {made}," for column, (_, made) in COLUMNS.items()),
             "    waited bigint NOT NULL DEFAULT -1 -- the token whose end somebody waits for",
             # no other index, and room on each page: a renewal then touches nothing but its row (HOT)
-            ") WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200)",
+            # toast_tuple_target: compressing a full history at each settlement would cost more than all else that a settlement does
+            ") WITH (fillfactor = 70, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200)",
         ]
         source = resources.files(__package__).joinpath("functions.sql").read_text(encoding="utf-8")
         found = [] if self._schema == "public" else [f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}"]

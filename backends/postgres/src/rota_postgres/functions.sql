@@ -3,7 +3,11 @@
 -- return what the rules need to say the same: the store's time, the record found, and whether they changed it.
 --
 -- {table}, {function} and {clock} are filled in by _sql.py; parameters are the fields of the request (rota.backend), in their order.
--- Each looks at the clock behind the row lock: under READ COMMITTED every statement in here sees what was committed when it began.
+-- Under READ COMMITTED every statement in here sees what was committed when it began.
+--
+-- What costs is not the work but setting it up, by every call anew: a statement pays for each column that it reads or writes by name, so
+-- rows are read as one value, and a lease writes fewer columns than a window. Every table has an alias, since its name may be that of a
+-- variable.
 
 CREATE OR REPLACE FUNCTION {claim}(
   _name text, _owner text, _label text, _kind text, _ttl interval, _apply_until timestamptz, _retention interval, _schedule text,
@@ -12,82 +16,91 @@ CREATE OR REPLACE FUNCTION {claim}(
 ) LANGUAGE plpgsql AS {quote}
 #variable_conflict use_column
 DECLARE
-  made boolean := false;
-  locked boolean;
-  live boolean;
-  closes boolean;
+  seen record;
+  made boolean;
+  verdict text;
   again boolean;
 BEGIN
-  done := false;
   LOOP
-    -- what looks free is locked; a refused claim locks nothing, writes nothing and waits for nobody
-    SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name AND {clock} <= _apply_until
-      AND (r.owner = '' OR r.expires_at <= {clock})
-      AND (_kind = 'window' AND ({clock} < _not_before OR _start <= r.mark)) IS NOT TRUE
-      AND (_kind = 'rolling' AND r.mark = r.slot_start AND {clock} < r.slot_end) IS NOT TRUE
-      FOR UPDATE;
-    locked := FOUND;
-    IF NOT locked THEN
-      SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name;
-      IF NOT FOUND AND {clock} <= _apply_until AND (_kind <> 'window' OR {clock} >= _not_before) THEN
-        INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
-        CONTINUE WHEN NOT FOUND;
-        made := true;
-        locked := true;
-      END IF;
+    -- a refused claim only looks: it locks nothing, writes nothing and waits for nobody
+    SELECT r AS row, r.ctid AS place, r.xmin AS version INTO seen FROM {table} AS r WHERE r.name = _name;
+    IF NOT FOUND AND {clock} <= _apply_until AND (_kind <> 'window' OR {clock} >= _not_before) THEN
+      INSERT INTO {table} AS r (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING
+        RETURNING NULL::{table} AS row, r.ctid AS place, r.xmin AS version INTO seen;
+      CONTINUE WHEN NOT FOUND;
+      made := true;
     END IF;
+    before := seen.row;
     now := {clock};
-    live := coalesce(before.owner <> '' AND before.expires_at > now, false); -- L1
-    closes := false;
-    CASE
-      WHEN before.owner = _owner OR before.last_owner = _owner THEN EXIT; -- L7, L4: mine, finished
-      WHEN now > _apply_until THEN EXIT; -- L7: stale
-      WHEN before.kind NOT IN ('', _kind) THEN EXIT; -- W8: mismatch
-      WHEN _kind = 'window' AND (now < _not_before OR _start <= before.mark) THEN EXIT; -- W5, W2: early, handled
-      WHEN _kind = 'rolling' AND before.mark = before.slot_start AND now < before.slot_end THEN EXIT; -- W12: handled
-      WHEN live AND (_kind <> 'window' OR before.slot_start = _start) THEN EXIT; -- L1: busy
-      WHEN _most > 0 AND before.attempts >= _most AND ( -- W3c: its last attempt ran out
-        _kind = 'window' AND before.slot_start = _start
-        OR _kind = 'rolling' AND now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start
-      ) THEN closes := true;
-      WHEN _kind = 'window' AND now >= _late_from THEN EXIT; -- W6: late
-      WHEN live THEN EXIT; -- busy with an older slot
-      ELSE NULL;
-    END CASE;
-    done := locked;
-    EXIT WHEN done; -- else it has become free since the look at it
-  END LOOP;
-  IF NOT done THEN
-    IF made THEN
-      DELETE FROM {table} WHERE name = _name;
+    IF _kind = 'lease' THEN
+      done := (
+        before.owner = _owner OR before.last_owner = _owner -- L7, L4: mine, finished
+        OR now > _apply_until -- L7: stale
+        OR before.kind NOT IN ('', 'lease') -- W8: mismatch
+        OR before.owner <> '' AND before.expires_at > now -- L1: busy
+      ) IS NOT TRUE;
+    ELSE
+      verdict := CASE
+        WHEN before.owner = _owner OR before.last_owner = _owner THEN 'mine' -- L7, L4: or finished
+        WHEN now > _apply_until THEN 'stale' -- L7
+        WHEN before.kind NOT IN ('', _kind) THEN 'mismatch' -- W8
+        WHEN _kind = 'window' AND (now < _not_before OR _start <= before.mark) THEN 'handled' -- W5, W2: or early
+        WHEN _kind = 'rolling' AND before.mark = before.slot_start AND now < before.slot_end THEN 'handled' -- W12
+        WHEN before.owner <> '' AND before.expires_at > now AND (_kind <> 'window' OR before.slot_start = _start) THEN 'busy' -- L1
+        WHEN _most > 0 AND before.attempts >= _most AND ( -- W3c: its last attempt ran out
+          _kind = 'window' AND before.slot_start = _start
+          OR _kind = 'rolling' AND now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start
+        ) THEN 'gave up'
+        WHEN _kind = 'window' AND now >= _late_from THEN 'late' -- W6
+        WHEN before.owner <> '' AND before.expires_at > now THEN 'busy' -- with an older slot
+        ELSE 'won'
+      END;
+      done := verdict IN ('won', 'gave up');
     END IF;
-    RETURN;
+    IF NOT done THEN
+      IF made THEN
+        DELETE FROM {table} AS r WHERE r.name = _name;
+      END IF;
+      RETURN;
+    END IF;
+    -- what was looked at is changed if it is that still; else the next look says what it is now
+    IF _kind = 'lease' THEN
+      UPDATE {table} AS r SET
+        kind = _kind, label = _label, granted_at = now, owner = _owner, expires_at = now + _ttl, attempts = 1, outcome = 'pending',
+        token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+        keep_until = now + _ttl + _retention -- R1
+      WHERE r.ctid = seen.place AND r.xmin = seen.version;
+    ELSIF verdict = 'gave up' THEN
+      UPDATE {table} AS r SET mark = r.slot_start, outcome = 'gave up', settled_at = now
+      WHERE r.ctid = seen.place AND r.xmin = seen.version;
+    ELSE
+      again := _kind = 'window' AND before.slot_start = _start;
+      IF _kind = 'rolling' THEN
+        again := now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start;
+        _start := greatest(now, before.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
+        _end := _start + _period;
+      END IF;
+      UPDATE {table} AS r SET
+        kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now, slot_start = _start, slot_end = _end,
+        token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+        owner = CASE WHEN _overlap THEN '' ELSE _owner END, -- W4
+        expires_at = CASE WHEN _overlap THEN 'epoch' ELSE now + _ttl END,
+        last_owner = CASE WHEN _overlap THEN _owner ELSE r.last_owner END,
+        last_result = CASE WHEN _overlap THEN 'overlap' ELSE r.last_result END,
+        last_expired = r.last_expired AND NOT _overlap,
+        mark = CASE WHEN _seal THEN _start ELSE r.mark END, -- W3b
+        prior_mark = CASE WHEN _seal THEN r.mark END,
+        attempts = CASE WHEN again THEN r.attempts + 1 ELSE 1 END, -- W3c
+        outcome = CASE WHEN _seal THEN 'sealed' ELSE 'pending' END,
+        keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
+      WHERE r.ctid = seen.place AND r.xmin = seen.version;
+    END IF;
+    EXIT WHEN FOUND;
+  END LOOP;
+  -- L7: the change may have waited for somebody who held the row and left it as it was. All else has only become truer meanwhile.
+  IF {clock} > _apply_until THEN
+    RAISE lock_not_available USING MESSAGE = 'rota: this claim waited for its row for longer than it may';
   END IF;
-  IF closes THEN
-    UPDATE {table} SET mark = slot_start, outcome = 'gave up', settled_at = now WHERE name = _name;
-    RETURN;
-  END IF;
-  again := _kind = 'window' AND before.slot_start = _start;
-  IF _kind = 'rolling' THEN
-    again := now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start;
-    _start := greatest(now, before.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
-    _end := _start + _period;
-  END IF;
-  _seal := _seal AND _kind <> 'lease';
-  UPDATE {table} SET
-    kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now, slot_start = _start, slot_end = _end,
-    token = greatest(token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
-    owner = CASE WHEN _overlap THEN '' ELSE _owner END, -- W4
-    expires_at = CASE WHEN _overlap THEN 'epoch' ELSE now + _ttl END,
-    last_owner = CASE WHEN _overlap THEN _owner ELSE last_owner END,
-    last_result = CASE WHEN _overlap THEN 'overlap' ELSE last_result END,
-    last_expired = last_expired AND NOT _overlap,
-    mark = CASE WHEN _seal THEN _start ELSE mark END, -- W3b
-    prior_mark = CASE WHEN _seal THEN mark END,
-    attempts = CASE WHEN again THEN attempts + 1 ELSE 1 END, -- W3c
-    outcome = CASE WHEN _seal THEN 'sealed' ELSE 'pending' END,
-    keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
-  WHERE name = _name;
 END {quote};
 
 CREATE OR REPLACE FUNCTION {settle}(
@@ -98,39 +111,44 @@ DECLARE
   overlapping boolean;
 BEGIN
   LOOP
-    SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+    before := r FROM {table} AS r WHERE r.name = _name FOR UPDATE;
     -- L7: that an unused owner id holds nothing is only certain behind whoever inserts the name just now
-    EXIT WHEN FOUND OR _result <> 'unused';
+    EXIT WHEN before.name IS NOT NULL OR _result <> 'unused';
     INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
     IF FOUND THEN
-      DELETE FROM {table} WHERE name = _name;
+      DELETE FROM {table} AS r WHERE r.name = _name;
       EXIT;
     END IF;
   END LOOP;
-  now := {clock};
+  now := {clock}; -- behind the row lock
   overlapping := before.owner = '' AND before.last_owner = _owner AND before.last_result = 'overlap'; -- W4
   done := coalesce(before.owner = _owner OR overlapping, false); -- L4
   IF NOT done THEN
     RETURN;
   END IF;
-  UPDATE {table} SET
-    owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, settled_at = now, prior_mark = NULL,
-    last_expired = NOT overlapping AND expires_at <= now, -- W3a
-    mark = CASE
-      WHEN kind = 'lease' THEN mark
-      WHEN _result IN ('handled', 'gave up') THEN CASE WHEN kind = 'rolling' THEN slot_start ELSE greatest(mark, slot_start) END -- W3
-      WHEN _result = 'unused' AND outcome = 'sealed' AND mark = slot_start THEN prior_mark -- W3b
-      ELSE mark
-    END,
-    outcome = CASE
-      WHEN kind = 'lease' OR _result IN ('handled', 'gave up', 'failed') THEN _result
-      WHEN _result = 'unused' THEN ''
-      ELSE outcome
-    END,
-    attempts = CASE WHEN kind <> 'lease' AND _result = 'unused' THEN greatest(0, attempts - 1) ELSE attempts END,
-    keep_until = greatest(keep_until, now + _retention), -- R1
-    history = coalesce(_history, history)
-  WHERE name = _name;
+  IF before.kind = 'lease' THEN
+    UPDATE {table} AS r SET
+      owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, outcome = _result, settled_at = now,
+      last_expired = r.expires_at <= now, -- W3a
+      keep_until = greatest(r.keep_until, now + _retention), -- R1
+      history = coalesce(_history, r.history)
+    WHERE r.name = _name;
+  ELSE
+    UPDATE {table} AS r SET
+      owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, settled_at = now, prior_mark = NULL,
+      last_expired = NOT overlapping AND r.expires_at <= now, -- W3a
+      mark = CASE
+        WHEN _result IN ('handled', 'gave up') THEN -- W3
+          CASE WHEN r.kind = 'rolling' THEN r.slot_start ELSE greatest(r.mark, r.slot_start) END
+        WHEN _result = 'unused' AND r.outcome = 'sealed' AND r.mark = r.slot_start THEN r.prior_mark -- W3b
+        ELSE r.mark
+      END,
+      outcome = CASE WHEN _result IN ('handled', 'gave up', 'failed') THEN _result WHEN _result = 'unused' THEN '' ELSE r.outcome END,
+      attempts = CASE WHEN _result = 'unused' THEN greatest(0, r.attempts - 1) ELSE r.attempts END,
+      keep_until = greatest(r.keep_until, now + _retention), -- R1
+      history = coalesce(_history, r.history)
+    WHERE r.name = _name;
+  END IF;
   IF before.waited = before.token THEN -- a release without waiters costs no NOTIFY: those queue up behind each other at commit
     PERFORM pg_notify({channel}, _name);
   END IF;
@@ -145,13 +163,13 @@ BEGIN
   IF NOT done THEN
     RETURN;
   END IF;
-  UPDATE {table} SET -- R2: a tombstone
+  UPDATE {table} AS r SET -- R2: a tombstone
     kind = DEFAULT, schedule = DEFAULT, zone_data = DEFAULT, owner = DEFAULT, label = DEFAULT, granted_at = DEFAULT, expires_at = DEFAULT,
     last_owner = DEFAULT, last_result = DEFAULT, last_expired = DEFAULT, mark = DEFAULT, prior_mark = DEFAULT, slot_start = DEFAULT,
     slot_end = DEFAULT, attempts = DEFAULT, outcome = DEFAULT, settled_at = DEFAULT, history = DEFAULT, format = DEFAULT,
     token = greatest(token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
     keep_until = now + interval '24 hours'
-  WHERE name = _name;
+  WHERE r.name = _name;
   IF before.waited = before.token THEN
     PERFORM pg_notify({channel}, _name);
   END IF;
@@ -169,7 +187,7 @@ BEGIN
   IF NOT done THEN
     RETURN;
   END IF;
-  UPDATE {table} SET
+  UPDATE {table} AS r SET
     token = greatest(token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
     owner = '', expires_at = 'epoch', label = _label, last_owner = 'operator', last_result = _action, last_expired = false,
     mark = CASE
@@ -188,7 +206,7 @@ BEGIN
     settled_at = now,
     keep_until = greatest(keep_until, now + _retention), -- R1
     history = coalesce(_history, history)
-  WHERE name = _name;
+  WHERE r.name = _name;
   IF before.waited = before.token THEN
     PERFORM pg_notify({channel}, _name);
   END IF;
@@ -244,10 +262,10 @@ BEGIN
   END IF;
   done := w IS DISTINCT FROM before;
   IF done THEN
-    UPDATE {table} SET
+    UPDATE {table} AS r SET
       kind = w.kind, schedule = w.schedule, zone_data = w.zone_data, token = w.token, label = coalesce(w.label, label), mark = w.mark,
       prior_mark = w.prior_mark, slot_start = w.slot_start, slot_end = w.slot_end, outcome = coalesce(w.outcome, outcome),
       settled_at = coalesce(w.settled_at, settled_at), keep_until = w.keep_until
-    WHERE name = _name;
+    WHERE r.name = _name;
   END IF;
 END {quote};
