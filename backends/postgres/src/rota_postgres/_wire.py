@@ -27,32 +27,36 @@ TYPES: dict[str, tuple[int, Any, Any]] = {
     "texts": (1009, lambda items: _array(25, [item.encode() for item in items]), None),
     "int8s": (1016, lambda items: _array(20, [_INT8.pack(item) for item in items]), None),
 }
-#: What `Record` keeps, in its order: the columns, their types here, and how the table is made.
+#: What `Record` keeps: the columns, their types here, and how the table is made. First what is never NULL and always of one size, then the
+#: instants that may be NULL, then the texts, so that `record` takes most of a row in one go.
 COLUMNS = {
-    "name": ("text", 'text COLLATE "C" PRIMARY KEY'),  # "C": by bytes, as `list` promises
-    "kind": ("text", "text NOT NULL DEFAULT ''"),
-    "schedule": ("text", "text NOT NULL DEFAULT ''"),
-    "zone_data": ("text", "text NOT NULL DEFAULT ''"),
     "token": ("int8", "bigint NOT NULL"),
-    "owner": ("text", "text NOT NULL DEFAULT ''"),
-    "label": ("text", "text NOT NULL DEFAULT ''"),
     "granted_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
     "expires_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
-    "last_owner": ("text", "text NOT NULL DEFAULT ''"),
-    "last_result": ("text", "text NOT NULL DEFAULT ''"),
+    "settled_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
+    "keep_until": ("time", "timestamptz NOT NULL"),
+    "attempts": ("int4", "integer NOT NULL DEFAULT 0"),
+    "format": ("int4", "integer NOT NULL DEFAULT 1"),
     "last_expired": ("bool", "boolean NOT NULL DEFAULT false"),
     "mark": ("time", "timestamptz"),
     "prior_mark": ("time", "timestamptz"),
     "slot_start": ("time", "timestamptz"),
     "slot_end": ("time", "timestamptz"),
-    "attempts": ("int4", "integer NOT NULL DEFAULT 0"),
+    "name": ("text", 'text COLLATE "C" PRIMARY KEY'),  # "C": by bytes, as `list` promises
+    "kind": ("text", "text NOT NULL DEFAULT ''"),
+    "schedule": ("text", "text NOT NULL DEFAULT ''"),
+    "zone_data": ("text", "text NOT NULL DEFAULT ''"),
+    "owner": ("text", "text NOT NULL DEFAULT ''"),
+    "label": ("text", "text NOT NULL DEFAULT ''"),
+    "last_owner": ("text", "text NOT NULL DEFAULT ''"),
+    "last_result": ("text", "text NOT NULL DEFAULT ''"),
     "outcome": ("text", "text NOT NULL DEFAULT ''"),
-    "settled_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
-    "keep_until": ("time", "timestamptz NOT NULL"),
     "history": ("bytes", "bytea NOT NULL DEFAULT ''"),
-    "format": ("int4", "integer NOT NULL DEFAULT 1"),
 }
-_DECODERS = tuple((TYPES[kind][0], TYPES[kind][2]) for kind, _ in COLUMNS.values())
+#: A row on the wire: the number of its fields, and of each its type, its size (-1: NULL) and its value. These are the first eight.
+_FIXED = struct.Struct("!4x8xq8xq8xq8xq8xq8xi8xi8x?")
+_TIME, _TEXT = TYPES["time"][0], TYPES["text"][0]
+_NO_TOKEN, _NO_SLOT = _FIELD.pack(TYPES["int8"][0], -1), _FIELD.pack(_TIME, -1) * 4
 
 
 class Statement(NamedTuple):
@@ -96,21 +100,52 @@ def record(data: bytes | None) -> Record | None:
     Raises:
         ConfigurationError: The table's columns are not those of `COLUMNS`.
     """
-    if data is None:
+    if data is None or data.startswith(_NO_TOKEN, 4):  # a function that found no row returns one of nothing
         return None
-    values: list[Any] = []
-    at, head = 4, _FIELD.unpack_from
-    for oid, decoder in _DECODERS:
+    try:
+        return _record(data)
+    except (struct.error, UnicodeDecodeError):
+        raise ConfigurationError("the columns of the table are others, or in another order, than `rota schema` prints") from None
+
+
+def _record(data: bytes) -> Record:
+    token, granted_at, expires_at, settled_at, keep_until, attempts, form, last_expired = _FIXED.unpack_from(data)
+    at, head = _FIXED.size, _FIELD.unpack_from
+    times: list[int | None] = []
+    if data.startswith(_NO_SLOT, at):  # of most leases
+        times = [None, None, None, None]
+        at += len(_NO_SLOT)
+    else:
+        for _ in range(4):
+            found, size = head(data, at)
+            if found != _TIME:
+                raise struct.error
+            at += 8
+            if size < 0:
+                times.append(None)
+            else:
+                times.append(_INT8.unpack_from(data, at)[0] + EPOCH)
+                at += size
+    texts: list[str] = []
+    for _ in range(9):
         found, size = head(data, at)
-        if found != oid:
-            raise ConfigurationError("the columns of the table are others, or in another order, than `rota schema` prints")
+        if found != _TEXT:
+            raise struct.error
         at += 8
-        if size > 0:
-            values.append(decoder(data[at : at + size]))
-            at += size
-        else:
-            values.append(None if size < 0 else b"" if oid == _BYTES else "")
-    return None if values[0] is None else Record(*values)  # a function that found no row returns one of nothing
+        texts.append(str(data[at : at + size], "utf-8") if size else "")
+        at += size
+    found, size = head(data, at)
+    if found != _BYTES:
+        raise struct.error
+    name, kind, schedule, zone_data, owner, label, last_owner, last_result, outcome = texts
+    mark, prior_mark, slot_start, slot_end = times
+    # fmt: off
+    return Record(
+        name, kind, schedule, zone_data, token, owner, label, granted_at + EPOCH, expires_at + EPOCH, last_owner, last_result, last_expired,
+        mark, prior_mark, slot_start, slot_end, attempts, outcome, settled_at + EPOCH, keep_until + EPOCH,
+        data[at + 8 : at + 8 + size], form,
+    )
+    # fmt: on
 
 
 def texts(data: bytes) -> list[str]:
