@@ -208,6 +208,16 @@ def test_a_role_that_may_not_create_anything(victim: Postgres, name: str, schema
     assert "rota schema" in str(error.value)
 
 
+def test_a_role_without_rights_is_told_so_in_one_line(victim: Postgres, name: str) -> None:
+    """DV-19: no outage, which a policy could go ahead on; and nothing of where in which function it happened."""
+    role = f"stranger-{os.urandom(3).hex()}"
+    add_user(victim, role)
+    with rota.connect(victim.url(role)) as client, pytest.raises(ConfigurationError, match="permission denied for table rota") as error:
+        client.try_lease(name, on_unavailable="run")
+    assert "--role" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_a_role_that_does_not_exist_makes_nothing(victim: Postgres) -> None:
     """DV-19: half of it would be worse than none, as the next error would be about rights."""
     refused = pytest.raises(ConfigurationError, match="'nobody-at-all' does not exist, so nothing was made")

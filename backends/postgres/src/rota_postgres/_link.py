@@ -149,8 +149,13 @@ def dial(options: Mapping[str, str]) -> Link:
             if _REFUSED.search(str(failed).encode()):
                 refusal = failed
     if refusal is not None:
-        raise ConfigurationError(f"the server refuses us: {str(refusal).strip()}") from refusal
-    raise Unavailable(f"no connection: {str(error).strip()}") from error
+        raise ConfigurationError(f"the server refuses us: {in_line(refusal)}") from refusal
+    raise Unavailable(f"no connection: {in_line(error)}") from error
+
+
+def in_line(error: object) -> str:
+    """Return libpq's message, which has a line for each attempt, as one line."""
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
 def _dial(conninfo: str, deadline: float) -> PGconn:

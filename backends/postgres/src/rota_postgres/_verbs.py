@@ -22,7 +22,7 @@ from rota.backend import Answer, Claim, Now, Override, Record, Renewal, Renewed,
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from rota.url import in_shell
 
-from ._link import Late, Link, Pool
+from ._link import Late, Link, Pool, in_line
 from ._sql import Statements
 from ._wire import Statement, answer, decode, record, texts
 
@@ -87,7 +87,9 @@ class Verbs(ABC):
         now, before, done = answer(row)
         said, changed = rule(before, request, now)
         if (changed is not None) is not done:
-            raise OutcomeUnknown(f"{request[0]}: the database decided otherwise than this rota would: run rota init {in_shell(self.url)} again")
+            raise OutcomeUnknown(
+                f"{request[0]}: the database decided otherwise than this rota would: run rota init {in_shell(self.url)} again"
+            )
         return said
 
     async def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
@@ -184,17 +186,17 @@ class Verbs(ABC):
             pool.drop(link)  # what is still to come is nobody's answer; and a server that can't serve may be another one next time
             if not isinstance(error, (Late, OperationalError)):
                 raise
-            why = "in time" if isinstance(error, Late) else f"({str(error).strip()})"
+            why = "in time" if isinstance(error, Late) else f"({in_line(error)})"
             raise (OutcomeUnknown(f"sent, and no answer {why}") if writes else Unavailable(f"no answer {why}")) from error
 
     def _failure(self, result: PGresult, writes: bool) -> Exception | None:
         """Return what a failed statement means: None to ask again; else what to raise. See `rota.backend` on the three kinds."""
         error = error_from_result(result, encoding="utf-8")
         code = error.sqlstate or ""
+        said = error.diag.message_primary or in_line(error)  # without the lines of where in a function it happened
         if code in _AGAIN:
             return None
         failure: Exception
-        said = str(error).partition("\n")[0]  # what follows is where in our functions it happened
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName, errors.UndefinedColumn)):
             failure = ConfigurationError(
                 f"the table {self.statements.table} is not there as this rota knows it: rota init {in_shell(self.url)} makes it and its"
