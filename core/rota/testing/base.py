@@ -178,7 +178,7 @@ class Clauses:
         """Say whether the driver refuses the optional verb with `NotSupported`, asked for what any backend could do."""
         name = self.fresh()
         arguments: dict[str, tuple[Any, ...]] = {
-            "watch": (name, new_owner(), 0.01),
+            "watch": (name, new_owner(), 5.0),  # which nobody holds
             "override": (Override(name, "released", "test", RETENTION), 5.0),
             "record": (WriteBack(name, "test", WINDOW, RETENTION, "0 * * * *", "", face.began - HOUR, face.began), 5.0),
             "facts": (5.0,),
