@@ -170,7 +170,7 @@ class Engine(Generic[G]):
                     ready = clock()
                     continue  # L7: resolved by the same claim again, which wins, finds, or is refused
                 ready = clock()
-                verdict, _, seen, _, _ = answer
+                verdict, _, seen, _, _, age = answer
                 if seen is not None:
                     stepped = store_clock.observe(seen, sent, ready)
                     if stepped:
@@ -181,6 +181,8 @@ class Engine(Generic[G]):
                     if unknown and answer.record is not None:
                         # found again, it has run since an earlier request was applied, and so does its deadline (L5)
                         sent = first if answer.now is None else sent - max(0, answer.now[1] - answer.record.granted_at) / SECOND
+                    if age:
+                        sent -= age / SECOND
                     try:
                         grant = self._won(ask, owner, sent, slot, answer)
                     except RotaError:  # it can't be kept, for want of a thread: give it back as if it had not been granted

@@ -166,6 +166,7 @@ class Answer(NamedTuple):
         now: The store's time in the step that decided; None where it can't be known.
         before: Won: the record that the grant replaced; None if there was none, or if the grant was found again.
         ttl: Won: the length that the store gave the lease, if it is longer than asked for; else 0.
+        age: Won: how long the lease had been counting already when it was asked for, where a store hands leases on (L5).
     """
 
     verdict: str
@@ -173,6 +174,7 @@ class Answer(NamedTuple):
     now: Now | None
     before: Record | None = None
     ttl: int = 0
+    age: int = 0
 
 
 class Renewal(NamedTuple):

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from rota import Busy, Every, LeaseLost, OutcomeUnknown, Unavailable
+from rota import Busy, Every, LeaseLost, OutcomeUnknown, Unavailable, rules
 from rota.backend import FAILED, FINISHED, HANDLED, LEASE, RELEASED, STALE, UNUSED, WINDOW, WON, Claim, Renewal, Settlement
 
 blocking = pytest.mark.parametrize("face", ["blocking"], indirect=True)
@@ -59,6 +59,20 @@ def test_the_deadline_of_a_grant_found_again_counts_from_its_first_request(world
     client.driver.back()
     world.clock.run(1, step=1)
     world.until(lambda: grant.remaining() > 5)  # a renewal makes up for it
+
+
+def test_the_deadline_counts_from_when_the_store_says_that_the_lease_began(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L5: a store may hand on a lease that has been counting already."""
+    client = world.client()
+    claim = rules.claim
+
+    def aged(*asked: Any) -> Any:
+        answer, changed = claim(*asked)
+        return answer._replace(age=500_000), changed
+
+    monkeypatch.setattr(rules, "claim", aged)
+    grant = client.try_lease(world.name, ttl=10)
+    assert grant.remaining() == pytest.approx(8.5)
 
 
 def test_a_request_that_was_lost_is_made_again(world: Any) -> None:
