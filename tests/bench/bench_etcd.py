@@ -26,7 +26,7 @@ import rota
 from rota.backend import LEASE, Claim, Renewal
 from rota_etcd import _wire as wire
 from rota_etcd import python_etcd3
-from rota_etcd.driver import _lease_id
+from rota_etcd._leases import Lease
 from rounds import Figure, interleaved, main
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -149,12 +149,7 @@ def pairs(server: Etcd, rounds: int) -> list[Figure]:
         **{f.__name__: f for f in (pair, lock, refused, won, won_first, lost)},
     }
 
-    def alone(function: Callable[[], object]) -> float:
-        while client.driver._revoker.pending:  # what an earlier measure has left to do is not to slow this one
-            time.sleep(0.01)
-        return timed(function)
-
-    values = interleaved({name: lambda f=f: alone(f) for name, f in measures.items()}, rounds)
+    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds)
     client.close()
     theirs.close()
     return [
@@ -221,9 +216,12 @@ def hand_offs(server: Etcd, rounds: int) -> list[Figure]:
 
 def renewals(server: Etcd, rounds: int) -> list[Figure]:
     bare, client = Bare(server.port), rota.connect(server.url())
-    owners = [os.urandom(16).hex() for _ in range(LEASES)]
-    grants = [bare.stubs[wire.Grant].future(wire.Grant(ID=_lease_id(owner), TTL=30)) for owner in owners]
-    for granted in grants:
+    owners, made = [os.urandom(16).hex() for _ in range(LEASES)], []
+    for owner in owners:  # as many claims would be no faster
+        lease = Lease(30)
+        made.append(bare.stubs[wire.Grant].future(wire.Grant(ID=lease.id, TTL=lease.asked)))
+        client.driver._leases.adopt(owner, lease)
+    for granted in made:
         granted.result()
     some = Claim("bench/renewed", os.urandom(16).hex(), "bench", LEASE, 30_000_000, 2**62, 1)
     assert client.driver.claim(some, 5.0).verdict == "won"

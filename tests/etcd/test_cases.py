@@ -16,7 +16,6 @@ from rota.backend import BUSY, RELEASED, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import ConfigurationError, LeaseLost
 from rota_etcd import EtcdDriver
-from rota_etcd.driver import _lease_id
 from servers import HOST, Etcd, EtcdEnsemble, EtcdError, free_port, wait_until
 
 Drivers = Callable[[str], EtcdDriver]
@@ -67,7 +66,7 @@ def test_dv21_a_keepalive_without_a_ttl_means_lost(etcd: Etcd, name: str, driver
     """DV-21 a: etcd answers a late keepalive with an id and no TTL, and refuses writes on such a lease."""
     driver, claim = driver_for(etcd.url()), lease(name, 2)
     assert driver.claim(claim, 5.0).verdict == WON
-    number = _lease_id(claim.owner)
+    number = driver._leases.of(claim.owner).id
     wait_until(lambda: etcd.do("lease/timetolive", ID=number).get("TTL") == "-1", what="the lease is gone")
     assert "TTL" not in etcd.do("lease/keepalive", ID=number)["result"]
     never = lease(name)
@@ -192,7 +191,7 @@ def test_dv23_one_thread_acquires_another_renews_a_third_releases(
 def test_a_lease_that_an_operator_revokes_in_etcd_itself_is_lost(etcd: Etcd, name: str, connect: Callable[..., rota.Client]) -> None:
     client = connect(etcd.url())
     grant = client.try_lease(name, ttl="1s")
-    etcd.do("lease/revoke", ID=_lease_id(grant._owner))
+    etcd.do("lease/revoke", ID=client.driver._leases.of(grant._owner).id)
     wait_until(lambda: grant.lost, 5.0, "the holder is told")
     with pytest.raises(LeaseLost):
         grant.check()

@@ -4,7 +4,7 @@
 - ``PREFIX/records/NAME``: the record, as one line of JSON (fields at their default left out), and behind it the history's bytes.
 - ``PREFIX/leases/NAME``: there while somebody holds the name, bound to an etcd lease. Its value is the grant's token, in digits, so that a
   transaction of the user's own can compare it.
-- ``PREFIX/guards/OWNER``: of a grant without a lease (W4), bound to an etcd lease, for nothing but that lease.
+- ``PREFIX/guards/LEASE``: of the claim for a grant without a lease (W4), bound to an etcd lease, for nothing but that lease.
 
 Whether somebody holds a name is decided by the second key alone; the record's ``expires_at`` is for people. All writes are transactions
 that compare the record's revision and the second key's, so that each verb is decided in one step by the rules of rota.
@@ -19,8 +19,6 @@ from rota.backend import Now, Record
 from rota.duration import SECOND
 from rota.errors import ConfigurationError
 
-from . import _wire
-
 _DEFAULTS = Record("")
 _FORMAT = 1
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -32,10 +30,10 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.records, self.leases, self.guards = (f"{prefix}/{part}/".encode() for part in ("records", "leases", "guards"))
 
-    def ranges(self, name: str) -> list[Any]:
+    def ranges(self, name: str) -> list[dict[str, dict[str, bytes]]]:
         """Return what reads all of a name."""
         encoded = name.encode()
-        return [_wire.RequestOp(request_range=_wire.Range(key=key + encoded)) for key in (self.records, self.leases)]
+        return [{"request_range": {"key": key + encoded}} for key in (self.records, self.leases)]
 
 
 class Found(NamedTuple):
@@ -48,6 +46,7 @@ class Found(NamedTuple):
         held: The revision that made the key of the lease; 0 if nobody holds the name.
         lease: The id of the etcd lease that the key is bound to.
         revision: The revision of the whole.
+        fenced: Whether somebody else is about to revoke that etcd lease.
     """
 
     stored: Record | None
@@ -56,6 +55,7 @@ class Found(NamedTuple):
     held: int
     lease: int
     revision: int
+    fenced: bool = False
 
     def record(self, now: Now) -> Record | None:
         """Return the record with an ``expires_at`` that agrees with the key: past without it, ahead of now with it."""
@@ -72,7 +72,7 @@ class Found(NamedTuple):
 def found(name: str, response: Any) -> Found:
     """Read the answer of a transaction to `Keys.ranges`."""
     (record, lease) = (part.response_range.kvs for part in response.responses)
-    stored, seconds = decode(name, record[0].value) if record else (None, 0)
+    stored, seconds, fenced = decode(name, record[0].value) if record else (None, 0, False)
     return Found(
         stored,
         seconds,
@@ -80,10 +80,11 @@ def found(name: str, response: Any) -> Found:
         lease[0].create_revision if lease else 0,
         lease[0].lease if lease else 0,
         response.header.revision,
+        fenced,
     )
 
 
-def encode(record: Record, seconds: int) -> bytes:
+def encode(record: Record, seconds: int, fenced: bool) -> bytes:
     """Return the value of a record's key."""
     values: dict[str, Any] = {"format": _FORMAT}
     values |= {field: value for field, value, default in zip(Record._fields, record, _DEFAULTS, strict=True) if value != default}
@@ -91,17 +92,19 @@ def encode(record: Record, seconds: int) -> bytes:
     history: bytes = values.pop("history", b"")
     if record.owner:
         values["lease_seconds"] = seconds
+        if fenced:
+            values["fenced"] = True
     return _to_json(values).encode() + b"\n" + history
 
 
-def decode(name: str, value: bytes) -> tuple[Record, int]:
-    """Read the value of a record's key, and the granted seconds of its lease."""
+def decode(name: str, value: bytes) -> tuple[Record, int, bool]:
+    """Read the value of a record's key, the granted seconds of its lease, and whether that is `Found.fenced`."""
     line, _, history = value.partition(b"\n")
     try:
         values = json.loads(line)
-        seconds = values.pop("lease_seconds", 0)
+        seconds, fenced = values.pop("lease_seconds", 0), values.pop("fenced", False)
         if values["format"] != _FORMAT:
             raise ConfigurationError(f"the record of {name!r} has format {values['format']}, this rota knows {_FORMAT}")
-        return Record(name, **values, history=history), seconds
+        return Record(name, **values, history=history), seconds, fenced
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"the key of {name!r} holds no record of rota's: {error}") from error

@@ -18,6 +18,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 
 from . import _wire
 from ._clock import monotonic
+from ._stream import Broken, Round, Stream
 from ._url import Settings
 
 Metadata = tuple[tuple[str, str], ...]
@@ -134,23 +135,37 @@ class OwnEndpoints:
 
 
 class Link:
-    """Calls over one set of endpoints, from several threads at a time."""
+    """Calls over one set of endpoints, from several threads at a time.
+
+    Attributes:
+        endpoints: Where they go.
+        at: Which one is in use.
+        closed: Whether it was closed.
+    """
 
     def __init__(self, endpoints: Endpoints) -> None:
         self.endpoints = endpoints
         self.at = 0
         self.closed = False
         self._stubs: dict[tuple[int, type[Any]], tuple[grpc.Channel, Callable[..., Any]]] = {}
+        self._streams = 0
+        self._forget_stream()
+
+    def _forget_stream(self) -> None:
+        self._stream: tuple[grpc.Channel, Stream] | None = None
+        self._stream_lock = threading.Lock()
 
     def after_fork(self) -> None:
         """In a forked child: have nothing to do with the parent's connections."""
         self._stubs.clear()
+        self._forget_stream()
         self.endpoints.after_fork()
 
     def close(self) -> None:
         """Let go of connections."""
         self.closed = True
         self._stubs.clear()
+        self._end_stream()
         self.endpoints.close()
 
     # -- one request, one response
@@ -174,13 +189,17 @@ class Link:
     # -- streams
 
     def keep_alive(self, ids: Sequence[int], deadline: float) -> dict[int, int]:
-        """Renew leases on one stream; return the granted seconds of each that was answered, 0 where the lease is gone."""
+        """Renew leases; return the granted seconds of each that was answered, 0 where the lease is gone."""
         answers: dict[int, int] = {}
 
         def ask(at: int, left: float, metadata: Metadata) -> None:
-            requests = [_wire.KeepAlive(ID=each) for each in ids if each not in answers]
-            for response in self._stub(at, _wire.KeepAlive)(iter(requests), left, metadata):
-                answers[response.ID] = response.TTL
+            asked = self._open_stream(at, metadata).ask([each for each in ids if each not in answers])
+            try:
+                if not asked.wait(left):
+                    self._end_stream()  # what hangs is not asked again
+                    raise Broken(_Code.DEADLINE_EXCEEDED, "keepalives are not answered")
+            finally:
+                answers.update(asked.answers)
 
         try:
             self._try(ask, deadline, False)
@@ -188,6 +207,40 @@ class Link:
             if not answers:
                 raise
         return answers
+
+    def begin_keep_alive(self, ids: Sequence[int], deadline: float) -> Round:
+        """Begin to renew leases on the endpoint in use; whatever goes wrong is told at once or by the `Round`."""
+        return self.open_stream(deadline).ask(ids)
+
+    def open_stream(self, deadline: float) -> Stream:
+        """Return the stream of keepalives to the endpoint in use, made if there is none, without waiting for an answer."""
+        metadata = self.endpoints.metadata(False, lambda login: self._login(self.at, deadline - monotonic(), login))
+        return self._open_stream(self.at, metadata)
+
+    @property
+    def stream(self) -> int:
+        """The number of the stream of keepalives that is open, larger than that of any before; 0 without one."""
+        stream = self._stream
+        return self._streams if stream is not None and stream[1].error is None else 0
+
+    def _open_stream(self, at: int, metadata: Metadata) -> Stream:
+        channel = self.endpoints.channel(at)
+        with self._stream_lock:
+            if self._stream is not None:
+                its_channel, stream = self._stream
+                if its_channel is channel and stream.error is None:
+                    return stream
+                stream.end()
+            stream = Stream(self._stub(at, _wire.KeepAlive), metadata)
+            self._stream = channel, stream
+            self._streams += 1
+        return stream
+
+    def _end_stream(self) -> None:
+        with self._stream_lock:
+            if self._stream is not None:
+                self._stream[1].end()
+                self._stream = None
 
     def await_delete(self, key: bytes, revision: int, deadline: float) -> bool:
         """Wait until a key is deleted in this revision or a later one; after a break the watch goes on there. False: the time is over."""

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+"""etcd leases are handed on from one grant to the next of a client, and what must never go along with them (L3, L5, L7)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rota
+from rota.backend import FINISHED, RELEASED, UNUSED, WON, Claim, Override, Renewal, Settlement
+from rota.duration import DAY, SECOND
+from rota.errors import OutcomeUnknown, Unavailable
+from rota_etcd import EtcdDriver, _wire
+from rota_etcd._leases import FRESH_PART
+from servers import Etcd, wait_until
+
+Drivers = Callable[[str], EtcdDriver]
+Claims = Callable[..., Claim]
+
+
+def won(driver: EtcdDriver, claim: Claim) -> int:
+    """Win it; return the id of its etcd lease."""
+    assert driver.claim(claim, 5.0).verdict == WON
+    lease = driver._leases.of(claim.owner)
+    assert lease is not None
+    return lease.id
+
+
+def end(driver: EtcdDriver, claim: Claim, result: str = RELEASED) -> bool:
+    return driver.settle(Settlement(claim.name, claim.owner, result, DAY), 5.0).applied
+
+
+def requests(driver: EtcdDriver) -> Counter[str]:
+    """Count what a driver sends from here on."""
+    sent, stub = Counter[str](), driver.link._stub
+
+    def counted(at: int, kind: type[Any]) -> Any:
+        sent[kind.DESCRIPTOR.name] += 1
+        return stub(at, kind)
+
+    driver.link._stub = counted  # type: ignore[method-assign]
+    return sent
+
+
+def test_a_claim_takes_over_the_lease_of_the_grant_before_and_costs_one_request(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims
+) -> None:
+    driver = driver_for(etcd.url())
+    for each in (name, f"{name}-2"):  # from now on this driver knows both records
+        assert end(driver, claim) if won(driver, claim := lease(each)) else False
+    sent, ids = requests(driver), set()
+    for number in range(20):
+        claim = lease(name if number % 2 else f"{name}-2")
+        ids.add(won(driver, claim))
+        assert end(driver, claim)
+    assert len(ids) == 1
+    assert sent == {"TxnRequest": 40}, "a claim and a release are one request each"
+    first, second = lease(name), lease(f"{name}-2")
+    assert won(driver, first) != won(driver, second), "two grants at a time share an etcd lease"
+
+
+def test_a_lease_that_was_taken_over_lasts_for_a_whole_ttl_and_no_longer(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L5: it is renewed beside the claim; the little that it may have counted before is told."""
+    driver = driver_for(etcd.url())
+    for wait in (0.9, 0.0):
+        before = lease(name, 2)
+        number = won(driver, before)
+        assert end(driver, before)
+        time.sleep(wait)
+        claim, asked = lease(name, 2), time.monotonic()
+        answer = driver.claim(claim, 5.0)
+        assert answer.verdict == WON
+        assert driver._leases.of(claim.owner).id == number, "it was not taken over"
+        if wait:
+            assert answer.age == 0
+        assert 0 <= answer.age <= 2 * SECOND * FRESH_PART
+        wait_until(lambda: etcd.get(f"rota/leases/{name}") is None, 10, "the end of the lease", every=0.01)
+        assert time.monotonic() - asked >= 2.0 - answer.age / SECOND
+        assert driver.claim(claim, 5.0).verdict == FINISHED
+
+
+def test_the_holder_counts_from_the_last_renewal_of_its_lease(etcd: Etcd, name: str, connect: Callable[..., rota.Client]) -> None:
+    """L5, for a grant whose etcd lease had been counting for a moment."""
+    client = connect(etcd.url())
+    client.try_lease(name, ttl="30s").release()
+    asked = client._engine.clock()
+    with client.lease(name, ttl="30s") as grant:
+        lease = client.driver._leases.of(grant._owner)
+        assert lease.renewed_at < asked
+        assert grant._deadline <= lease.renewed_at + 27
+
+
+def test_a_lease_that_went_away_meanwhile_is_replaced(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    driver, before = driver_for(etcd.url()), lease(name)
+    number = won(driver, before)
+    assert end(driver, before)
+    etcd.do("lease/revoke", ID=number)
+    claim = lease(name)
+    assert won(driver, claim) != number
+    assert list(driver.renew([Renewal(name, claim.owner, claim.ttl, DAY)], 5.0).held) == [True]
+
+
+def test_no_lease_is_taken_over_after_the_store_was_away(name: str, driver_for: Drivers, lease: Claims) -> None:
+    """It may have been restored from a snapshot in which that lease holds another name."""
+    with Etcd() as server:
+        driver, before = driver_for(server.url()), lease(name)
+        number = won(driver, before)
+        assert end(driver, before)
+        server.restart()
+        wait_until(lambda: driver.link.stream == 0, what="the end of the stream")
+        wait_until(lambda: _is_answered(driver), what="an answer")
+        assert won(driver, lease(name)) != number
+
+
+def _is_answered(driver: EtcdDriver) -> bool:
+    try:
+        return driver.read("x", 1.0) is not None
+    except Unavailable:
+        return False
+
+
+def test_a_claim_whose_lease_could_not_be_renewed_is_unknown_and_then_found_for_a_whole_ttl(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, L7: applied, but nobody told for how long."""
+    driver, before = driver_for(etcd.url()), lease(name, 2)
+    number = won(driver, before)
+    assert end(driver, before)
+    time.sleep(0.8)
+
+    def unanswered(*_: object) -> None:
+        raise Unavailable("no answer")
+
+    claim = lease(name, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.link, "begin_keep_alive", unanswered)
+        patched.setattr(driver.link, "keep_alive", unanswered)
+        with pytest.raises(OutcomeUnknown):
+            driver.claim(claim, 5.0)
+    assert driver._leases.of(claim.owner).id == number
+    asked = time.monotonic()
+    assert driver.claim(claim, 5.0).verdict == WON
+    wait_until(lambda: etcd.get(f"rota/leases/{name}") is None, 10, "the end of the lease", every=0.01)
+    assert time.monotonic() - asked >= 2.0
+
+
+def test_a_lease_of_a_claim_that_may_be_on_its_way_is_not_handed_on(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L7: the stuck transaction puts a key on it."""
+    driver, claim = driver_for(etcd.url()), lease(name)
+    call = driver.link.call
+
+    def stuck(request: Any, deadline: float, *, writes: bool = False) -> Any:
+        if writes:
+            raise OutcomeUnknown("no answer")
+        return call(request, deadline)
+
+    driver.link.call = stuck  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        driver.claim(claim, 5.0)
+    driver.link.call = call  # type: ignore[method-assign]
+    number = won(driver, claim)
+    assert end(driver, claim, UNUSED)
+    assert won(driver, lease(name)) != number
+
+
+@pytest.mark.parametrize("verb", ["override", "forget"])
+def test_an_operator_who_comes_between_ends_no_other_grant(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, verb: str) -> None:
+    """The holder releases, and its next grant is made, after the operator has looked and before the old lease is revoked."""
+    driver, operator = driver_for(etcd.url()), driver_for(etcd.url())
+    held, later = lease(name), lease(f"{name}-later")
+    number = won(driver, held)
+    revoke, late = operator.link.call, []
+
+    def call(request: Any, deadline: float, *, writes: bool = False) -> Any:
+        if isinstance(request, _wire.Revoke) and not late:
+            late.append(request.ID)
+            assert end(driver, held)
+            won(driver, later)
+        return revoke(request, deadline, writes=writes)
+
+    operator.link.call = call  # type: ignore[method-assign]
+    if verb == "forget":
+        operator.forget(name, 5.0)
+    else:
+        operator.override(Override(name, RELEASED, "operator", DAY), 5.0)
+    assert late == [number]
+    assert list(driver.renew([Renewal(later.name, later.owner, later.ttl, DAY)], 5.0).held) == [True]
+    assert etcd.get(f"rota/leases/{later.name}") is not None
+
+
+def test_a_grant_that_another_driver_settles_is_renewed_no_more(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    driver, other, claim = driver_for(etcd.url()), driver_for(etcd.url()), lease(name)
+    won(driver, claim)
+    assert end(other, claim)
+    assert list(driver.renew([Renewal(name, claim.owner, claim.ttl, DAY)], 5.0).held) == [False]
