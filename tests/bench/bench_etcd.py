@@ -2,7 +2,10 @@
 """rota on etcd beside bare gRPC doing the cheapest same thing, on one member that this starts.
 
 Bare acquire and release: a lease per key, one transaction to put it, one to delete it, the lease revoked; "in 3" lets the revocation
-delete it. Refused: the transaction that finds the key. A slot won is claimed and settled; lost, it is refused. Hand-off: a watch on the key
+delete it; "shared" is the two transactions alone, on one lease for ever, which nobody renews: rota's leases are handed on from grant to
+grant, so that is what it comes closest to. aetcd takes part where it is installed.
+
+Refused: the transaction that finds the key. A slot won is claimed and settled; lost, it is refused. Hand-off: a watch on the key
 until it is deleted, and the grant and transaction that must follow. Renewal: 10,000 leases, each with a ttl of 30 s, so 10 s a round at the
 most.
 """
@@ -29,13 +32,20 @@ from rota_etcd import python_etcd3
 from rota_etcd._leases import Lease
 from rounds import Figure, interleaved, main
 
+try:
+    import aetcd  # before etcd3, whose failing import leaves its descriptors where aetcd's must go
+except ImportError:
+    aetcd = None
+
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 python_etcd3.install()
 
 import etcd3  # noqa: E402 - as its users do
 from servers import HOST, Etcd  # noqa: E402
 
-CALLS, HAND_OFFS, LEASES = 60, 15, 10_000
+CALLS, HAND_OFFS, LEASES = 10, 15, 10_000
+#: So many short rounds for each one asked for: on a busy machine neighbours are alike.
+SHORT = 6
 DAY = 86_400
 
 
@@ -64,8 +74,8 @@ class Bare:
     def call(self, request: Any) -> Any:
         return self.stubs[type(request)](request, 10.0)
 
-    def grant(self) -> int:
-        return int(self.call(wire.Grant(TTL=30)).ID)
+    def grant(self, ttl: int = 30) -> int:
+        return int(self.call(wire.Grant(TTL=ttl)).ID)
 
     def put(self, key: bytes, lease: int) -> Any:
         absent = wire.Compare(target=wire.CREATE, key=key, create_revision=0)
@@ -112,9 +122,9 @@ def pairs(server: Etcd, rounds: int) -> list[Figure]:
     bare, client, run = Bare(server.port), rota.connect(server.url()), uuid.uuid4().hex
     theirs = etcd3.client(port=server.port)
     numbers = itertools.count()
-    key, held = f"{run}/pair".encode(), f"{run}/held".encode()
-    bare.put(held, bare.grant())
-    assert client.try_lease(f"{run}/held", ttl="10m")
+    key, held, shared = f"{run}/pair".encode(), f"{run}/held".encode(), bare.grant(600)
+    bare.put(held, bare.grant(600))
+    kept = client.try_lease(f"{run}/held", ttl="10m")
     now = int(time.time())
     handled = now - now % DAY
     with client.window(f"{run}/done", planned=handled):
@@ -145,17 +155,20 @@ def pairs(server: Etcd, rounds: int) -> list[Figure]:
     measures: dict[str, Callable[[], object]] = {
         "bare": lambda: bare.pair(key),
         "in_3": lambda: bare.pair_in_3(key),
+        "bare_shared": lambda: bare.delete(key, bare.put(key, shared).header.revision),
         "bare_refused": bare_refused,
         **{f.__name__: f for f in (pair, lock, refused, won, won_first, lost)},
     }
 
-    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds)
+    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds * SHORT)
+    kept.release()
     client.close()
     theirs.close()
     return [
         *(Figure(f"{name}: time", values[name], "µs", None) for name in values),
         ratio("acquire + release / bare", values, "pair", "bare", 1.6),
         ratio("acquire + release / bare in 3", values, "pair", "in_3", 1.6),
+        ratio("acquire + release / bare on one lease", values, "pair", "bare_shared", 1.15),
         ratio("acquire + release / python-etcd3's Lock", values, "pair", "lock", 1.0),
         ratio("refused / bare", values, "refused", "bare_refused", 0.8),
         ratio("slot won + handled / bare", values, "won", "bare", 1.15),
@@ -240,38 +253,69 @@ def renewals(server: Etcd, rounds: int) -> list[Figure]:
 
 def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
     async def measure() -> dict[str, list[float]]:
-        values: dict[str, list[float]] = {"bare aio": [], "rota": []}
         channel = grpc.aio.insecure_channel(f"{HOST}:{server.port}")
         stubs = {
             kind: channel.unary_unary(wire.METHODS[kind][0], kind.SerializeToString, wire.METHODS[kind][1])
             for kind in (wire.Grant, wire.Txn, wire.Revoke)
         }
         client = rota.connect_async(server.url())
+        kept = await client.try_lease("aio/held")
 
-        async def bare() -> None:
-            lease = (await stubs[wire.Grant](wire.Grant(TTL=30))).ID
+        async def put() -> Any:
             absent = wire.Compare(target=wire.CREATE, key=b"aio", create_revision=0)
             put = wire.RequestOp(request_put=wire.Put(key=b"aio", value=b"x" * 300, lease=lease))
-            assert (await stubs[wire.Txn](wire.Txn(compare=[absent], success=[put]))).succeeded
+            look = wire.RequestOp(request_range=wire.Range(key=b"aio"))
+            return await stubs[wire.Txn](wire.Txn(compare=[absent], success=[put], failure=[look]))
+
+        async def pair() -> None:
+            nonlocal lease
+            lease = (await stubs[wire.Grant](wire.Grant(TTL=30))).ID
+            assert (await put()).succeeded
             await stubs[wire.Txn](wire.Txn(success=[wire.RequestOp(request_delete_range=wire.Delete(key=b"aio"))]))
             await stubs[wire.Revoke](wire.Revoke(ID=lease))
+
+        async def refused_by_etcd() -> None:
+            assert not (await stubs[wire.Txn](refusal)).succeeded
 
         async def ours() -> None:
             await (await client.try_lease("aio")).release()
 
-        for _ in range(rounds + 1):
-            for name, function in (("bare aio", bare), ("rota", ours)):
+        async def refused() -> None:
+            assert not await client.try_lease("aio/held")
+
+        lease = (await stubs[wire.Grant](wire.Grant(TTL=600))).ID
+        found = wire.Compare(target=wire.CREATE, key=b"rota/leases/aio/held", create_revision=0)
+        refusal = wire.Txn(compare=[found], success=[wire.RequestOp(request_put=wire.Put(key=b"rota/leases/aio/held"))])
+        measures = {"bare aio": pair, "rota": ours, "bare aio refused": refused_by_etcd, "rota refused": refused}
+        if aetcd is not None:
+            theirs = aetcd.Client(HOST, server.port)
+
+            async def lock() -> None:
+                async with theirs.lock(b"aio/lock", 30):
+                    pass
+
+            measures["aetcd's Lock"] = lock
+        values: dict[str, list[float]] = {name: [] for name in measures}
+        for _ in range(rounds * SHORT + 1):
+            for name, function in measures.items():
                 started = time.perf_counter()
                 for _ in range(CALLS):
                     await function()
                 values[name].append((time.perf_counter() - started) / CALLS * 1e6)
+        await kept.release()
         await client.close()
         await channel.close()
+        if aetcd is not None:
+            await theirs.close()
         return {name: found[1:] for name, found in values.items()}
 
     values = asyncio.run(measure())
-    figures = [Figure(f"async acquire + release: {name}", found, "µs", None) for name, found in values.items()]
-    return [*figures, ratio("async acquire + release / bare aio", values, "rota", "bare aio", 1.6)]
+    figures = [Figure(f"async: {name}", found, "µs", None) for name, found in values.items()]
+    figures.append(ratio("async acquire + release / bare aio", values, "rota", "bare aio", 1.6))
+    figures.append(ratio("async refused / bare aio", values, "rota refused", "bare aio refused", 0.8))
+    if aetcd is not None:
+        figures.append(ratio("async acquire + release / aetcd's Lock", values, "rota", "aetcd's Lock", 1.0))
+    return figures
 
 
 def measure(rounds: int) -> list[Figure]:
