@@ -39,6 +39,7 @@ SERVERS: tuple[Server, ...] = (
     Server("PgBouncer", ("pgbouncer",), ("pgbouncer",), "ROTA_TEST_PGBOUNCER_URL"),
     Server("Redis", ("redis-server",), ("redis-server",), "ROTA_TEST_REDIS_URL"),
     Server("etcd", ("etcd",), ("etcd-server",), "ROTA_TEST_ETCD_URL"),
+    Server("etcdctl", ("etcdctl",), ("etcd-client",), "ROTA_TEST_ETCD_URL"),
     Server("C compiler", ("cc", "gcc"), ("gcc", "libc6-dev"), "ROTA_TEST_ETCD_URL"),
     # no server: a clock for the sites of several tests, which are left out where the servers run already and it is not there
     Server("libfaketime", ("/usr/lib/*/faketime/libfaketime.so.1",), ("libfaketime",), "ROTA_TEST_POSTGRES_URL"),

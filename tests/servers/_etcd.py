@@ -140,6 +140,24 @@ class Etcd(Process):
         self.do("auth/user/grant", user="root", role="root")
         self.do("auth/enable")
 
+    def snapshot(self) -> Path:
+        """Save all it holds, as operators do."""
+        path = self.folder / "snapshot"
+        path.unlink(missing_ok=True)
+        self.run(program("etcdctl"), f"--endpoints={self.client_url}", "snapshot", "save", str(path))
+        return path
+
+    def restore(self, snapshot: Path | None) -> None:
+        """Let it go on with what a snapshot holds, or with nothing."""
+        self.stop()
+        shutil.rmtree(self.folder / "data")
+        if snapshot is not None:
+            peer = f"http://{HOST}:{self.peer_port}"
+            options = [f"--name=m{self.port}", f"--initial-cluster=m{self.port}={peer}", f"--initial-advertise-peer-urls={peer}"]
+            options += [f"--initial-cluster-token=t{self.port}", f"--data-dir={self.folder}/data"]
+            self.run(program("etcdctl"), "snapshot", "restore", str(snapshot), *options)
+        self.start()
+
     def url(self, options: str = "", prefix: str = "", user: str = "") -> str:
         """Return its URL."""
         return url([self], options, prefix, user)

@@ -7,7 +7,8 @@ transaction. These rules make that safe:
 - What a lease that is taken over has left counts from its last renewal (L5), which is a moment ago or is made beside the claim.
 - One is handed on only after its key is certainly gone, and only if no earlier claim on it may still be on its way (L7).
 - Somebody else may revoke the lease of a grant (`Found.fenced`) only after the record says so: then its holder doesn't hand it on.
-- One that an earlier stream of keepalives knew is not taken: a store that was restored meanwhile may have bound an old key to it.
+- One that an earlier stream of keepalives knew is not taken, and one that was taken is not renewed on another stream without a look at its
+  key: a store that was restored from a snapshot meanwhile may have bound an older key to it, and not have the present one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Lease:
         renewed_at: When the last renewal that is confirmed was sent, by `monotonic`.
         doubtful: Whether a claim on it may still be on its way.
         kept_at: When the record of its grant was written.
-        stream: Which stream of keepalives was open when it was handed on.
+        stream: Which stream of keepalives was open when it was handed on, or its key last looked at; 0 if it never was handed on.
     """
 
     __slots__ = ("asked", "doubtful", "id", "kept_at", "renewed_at", "seconds", "stream")
@@ -132,6 +133,16 @@ class Leases:
             return answers.get(lease.id, 0) > 0
 
         return is_renewed
+
+    def is_known(self, lease: Lease) -> bool:
+        """Whether a lease that is alive still holds what it held: the store was never away since, or the lease is no older than its key."""
+        return lease.stream in (0, self._link.stream)
+
+    def know(self, owner: str, lease: int, stream: int) -> None:
+        """Note that the lease of a grant was seen to hold its key while this stream was open."""
+        mine = self._of.get(owner)
+        if mine is not None and mine.id == lease:
+            mine.stream = stream
 
     def drop(self, owner: str) -> Lease | None:
         """Forget a grant; return its lease."""

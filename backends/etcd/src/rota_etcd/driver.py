@@ -84,6 +84,7 @@ class EtcdDriver(Driver):
         self._leases = Leases(link)
         self._swept = b""
         self._seen: dict[str, Found] = {}  # what this driver wrote last: the next write starts from it, and reads only if it is outdated
+        self._seen_on = 0
 
     # -- reading and writing a name
 
@@ -139,6 +140,14 @@ class EtcdDriver(Driver):
             self._remember(name, Found(record, seconds, at, *kept, at, fenced))
         return None
 
+    def _recall(self, name: str) -> Found | None:
+        """Take what was written last, unless the store was away since: it may have been restored, and counts revisions anew then."""
+        stream = self.link.stream
+        if self._seen_on not in (0, stream):
+            self._seen.clear()
+        self._seen_on = stream
+        return self._seen.pop(name, None)
+
     def _remember(self, name: str, found: Found) -> None:
         seen = self._seen
         seen.pop(name, None)
@@ -157,7 +166,7 @@ class EtcdDriver(Driver):
         """
         deadline = self._deadline(timeout)
         now, known = self._times(deadline)
-        seen = before = self._seen.pop(name, None)
+        seen = before = self._recall(name)
         before = before or self._find(name, deadline)
         while True:
             assert before is not None
@@ -222,7 +231,7 @@ class EtcdDriver(Driver):
 
     def claim(self, claim: Claim, timeout: float) -> Answer:
         began, deadline = monotonic(), self._deadline(timeout)
-        seen = before = self._seen.pop(claim.name, None)
+        seen = before = self._recall(claim.name)
         before = before or self._find(claim.name, deadline)
         now, known = self._times(deadline)
         if claim.kind != LEASE and not _is_well_inside(claim, before, now):
@@ -306,7 +315,7 @@ class EtcdDriver(Driver):
         for renewal, lease in zip(renewals, leases, strict=True):
             if lease is not None and lease.id not in alive:
                 held.append(None)
-            elif lease is not None and alive[lease.id] and lease.asked == whole_seconds(renewal.ttl):
+            elif lease is not None and alive[lease.id] and lease.asked == whole_seconds(renewal.ttl) and self._leases.is_known(lease):
                 lease.renewed_at = sent
                 held.append(True)
             else:
@@ -338,8 +347,11 @@ class EtcdDriver(Driver):
         self._decide(renewal.name, timeout, lambda record, now: (None, rules.renew(record, renewal, now)))
 
     def _renew_otherwise(self, renewal: Renewal, deadline: float) -> bool:
-        """Renew a grant of another driver's, or one whose etcd lease is gone, or of another length, which it keeps: it gets a new one."""
-        asked, other = whole_seconds(renewal.ttl), None
+        """Renew a grant after a look at its key: another driver's, or one whose etcd lease is gone, or may have lost the key in a restore.
+
+        An etcd lease of another length keeps that: the grant gets a new one.
+        """
+        asked, other, stream = whole_seconds(renewal.ttl), None, self.link.stream
         now, _ = self._times(deadline)
         before: Found | None = self._find(renewal.name, deadline)
         while True:
@@ -349,6 +361,7 @@ class EtcdDriver(Driver):
                 self._leases.drop(renewal.owner)
                 return False
             if other is None and self.link.keep_alive([before.lease], deadline).get(before.lease) == asked:
+                self._leases.know(renewal.owner, before.lease, stream)
                 return True
             other = other or self._leases.make(renewal.ttl, deadline)
             longer = renewal._replace(ttl=max(renewal.ttl, other.seconds * SECOND))
