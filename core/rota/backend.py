@@ -351,6 +351,19 @@ class Driver(ABC):
         """
         return ()
 
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        """Carry out the store's cheapest request and take its answer: what ``rota bench`` measures the verbs beside.
+
+        It goes the way of the verbs, decides nothing, and leaves the record of ``name``, which nobody holds, as it is. It needs no
+        declaration.
+
+        Args:
+            name: The full name.
+            writes: A write that is as durable as a verb's; else a read.
+            timeout: As of a verb.
+        """
+        raise NotSupported("this backend has no bare request")
+
     def schema(self, **options: str) -> str:
         """Return the SQL that prepares the store, without I/O."""
         raise NotSupported("this backend has no schema")

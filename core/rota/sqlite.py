@@ -305,6 +305,15 @@ class SqliteDriver(Driver):
 
         return examine(self.path, facts)
 
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        with self._connection(timeout) as connection:
+            if not writes:
+                connection.execute("SELECT token FROM rota_record WHERE name = ?", (name,)).fetchone()
+                return
+            with _transaction(connection):
+                for _ in range(2):  # there and back: SQLite writes no page that did not change
+                    connection.execute("UPDATE rota_record SET token = -token WHERE name = ?", (name,))
+
     def schema(self, **options: str) -> str:
         return ";\n".join(_SCHEMA) + ";\n"
 

@@ -436,6 +436,7 @@ def test_the_page_says_what_the_json_schema_says(cli, command):
     for key, what in printed.get("items", printed)["properties"].items():
         types = [what["type"]] if isinstance(what["type"], str) else what["type"]
         words = ["instant" if what.get("format") == "date-time" and kind == "string" else WORDS[kind] for kind in types]
+        words = [what.get("$comment", word) if word == "seconds" else word for word in words]  # a number of another kind
         said.append((key, ", ".join(words), what["description"]))
     rows = (documented("ls") if command == "show" else []) + documented(command)
     table = [(key, types, meaning.replace("`", "")) for key, types, meaning in rows]

@@ -233,6 +233,12 @@ class Helpless(MemoryDriver):
         return [Finding(BAD, "store", "something is wrong", "It matters.")]
 
 
+class Overwriting(MemoryDriver):
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        if writes:
+            self.store.records[name] = self.store.records[name]._replace(token=0)
+
+
 class Unkept(MemoryDriver):
     def settle(self, settlement: Any, timeout: float) -> Settled:
         answer = super().settle(settlement, timeout)
@@ -253,6 +259,7 @@ class Forgetful(MemoryDriver):
 
 
 mutant("capability verbs", "a refused verb works", verbs=CAPABILITIES.verbs - {"watch"})
+mutant("capability verbs", "a bare write spoils the record", driver=Overwriting)
 mutant("capability verbs", "a declared verb is refused", driver=Refusing)
 mutant("capability facts", "facts without a version", driver=Factless)
 mutant("capability facts", "a finding without a cure", driver=Helpless)

@@ -25,6 +25,7 @@ usage: rota COMMAND ...
   rota forget NAME                 forget the slots and history of a name
   rota next --cron EXPR            the next slots of a schedule
   rota doctor [URL]                what is wrong with a store, and the cure
+  rota bench [URL]                 what rota costs on a store
   rota backends                    the stores that a URL can name
   rota conform URL                 hold a store to each clause of the semantics
   rota schema URL                  the SQL that prepares a store
@@ -109,6 +110,10 @@ def _dispatch(given: list[str]) -> int:
         from . import _operator_change
 
         return _operator_change.COMMANDS[command](given[1:])
+    if command == "bench":
+        from ._bench import bench
+
+        return bench(given[1:])
     if command == "doctor":
         from ._doctor import doctor
 
@@ -136,7 +141,7 @@ def _dispatch(given: list[str]) -> int:
     from rota.url import did_you_mean
 
     if command:
-        known = ("run", *_READ, *_CHANGE, "next", "doctor", "backends", "conform", "schema", "init", "completion", "help")
+        known = ("run", *_READ, *_CHANGE, "next", "doctor", "bench", "backends", "conform", "schema", "init", "completion", "help")
         say(f"there is no command {hide(command)!r}{did_you_mean(command, known)} (see rota --help)")
     else:
         say("a command is needed, as in: rota run NAME --every 1h -- COMMAND...; see rota --help")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Which JSON Schema, of the folder ``schemas``, describes the JSON of each command.
 SCHEMAS = {
-    **{command: command for command in ("ls", "show", "history", "next", "doctor", "backends", "run")},
+    **{command: command for command in ("ls", "show", "history", "next", "doctor", "bench", "backends", "run")},
     **dict.fromkeys(("release", "settle", "forget"), "change"),
 }
 

@@ -40,6 +40,19 @@ class Capabilities(Clauses):
                 wrong.append(f"{verb} is declared, and refused" if refused else f"{verb} is not declared, and works")
         assert not wrong, "; ".join(wrong)
 
+    async def test_capability_verbs_leave_a_record_to_a_bare_request_as_it_is(self, face: Face) -> None:
+        claim = self.lease(face, self.fresh())
+        await self.win(face, claim)
+        await face.settle(Settlement(claim.name, claim.owner, RELEASED, DAY))
+        before = await face.read(claim.name)
+        try:
+            for writes in (False, True):
+                await face.call(face.driver.bare, claim.name, writes, PATIENCE)
+        except NotSupported:
+            return  # it needs none: `rota bench` then has nothing to compare with
+        assert await face.read(claim.name) == before
+        assert claim.name in [record.name for record in await face.list(claim.name)]
+
     async def test_capability_facts_tell_a_doctor_the_version(self, face: Face) -> None:
         await self.needs(face, "facts")
         facts = await face.facts()

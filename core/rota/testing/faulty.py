@@ -207,6 +207,9 @@ class FaultyDriver(Driver):
         answer: Sequence[Finding] = self._call("examine", None, timeout, facts)
         return answer
 
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        self._call("bare", name, timeout, name, writes)
+
     def schema(self, **options: str) -> str:
         return self.inner.schema(**options)
 

@@ -198,6 +198,10 @@ class WatchedDriver(Driver):
         answer: Sequence[Finding] = self.watched.checked("examine", found, right, "a sequence of rota.finding.Finding")
         return answer
 
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        found = self._call("bare", timeout, name, writes)
+        self.watched.checked("bare", found, found is None, "None")
+
     def schema(self, **options: str) -> str:
         found = self.inner.schema(**options)
         return str(self.watched.checked("schema", found, isinstance(found, str), "text"))

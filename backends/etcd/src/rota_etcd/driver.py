@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota import rules
 from rota.backend import (
@@ -475,6 +475,14 @@ class EtcdDriver(Driver):
         from ._findings import examine
 
         return examine(self._settings, facts, timeout)
+
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        # to delete what is not there is agreed on by a quorum and written to its logs like any change, and leaves nothing behind
+        request: Any = _wire.Range(key=self.keys.records + name.encode())
+        if writes:
+            delete = _wire.Delete(key=self.keys.guards + name.encode())
+            request = _wire.Txn(success=[_wire.RequestOp(request_delete_range=delete)])
+        self.link.call(request, self._deadline(timeout), writes=writes)
 
     def _spread(self, deadline: float) -> float | None:
         """Return how far the members' clocks are apart at least: beyond a ttl's margin, only tokens protect while members change (L12)."""

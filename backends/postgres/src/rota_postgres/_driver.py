@@ -189,6 +189,10 @@ class PostgresDriver(Driver):
                 listens = error
         return examine(facts, self.verbs.url, self.verbs.statements.table, listens)
 
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        asked = self.verbs.statements.bare_write if writes else self.verbs.statements.bare_read
+        step(self.verbs.result(asked, (name,), timeout, writes=writes))
+
     def close(self) -> None:
         self.pool.close()
         self.listen_pool.close()

@@ -100,6 +100,8 @@ class Statements:
             ),
             "text int8",
         )
+        self.bare_read = statement(self._fill("SELECT r.token FROM {table} AS r WHERE r.name = $1"), "text")
+        self.bare_write = statement(self._fill("UPDATE {table} SET waited = waited WHERE name = $1"), "text")
         self.facts = statement(
             self._fill(
                 "SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('fsync'),"

@@ -270,6 +270,14 @@ class Verbs:
         servers = [await self._facts_of(address, deadline) for address in await self.route.all(deadline)]
         return _facts.together(self.settings.kind, servers)
 
+    async def bare(self, name: str, writes: bool, timeout: float) -> None:
+        """GET, or SET with an expiry, on a key beside that is no record and expires by itself: as little as a lock needs."""
+        key = _wire.key_of(name)
+        asked = _wire.command("SET", key + b"~", "bare", "PX", 10_000) if writes else _wire.command("GET", key)
+        (reply,) = await self.route.call(key + b"~" if writes else key, asked, 1, monotonic() + timeout)
+        if isinstance(reply, Exception):
+            raise _wire.translated(reply) from reply
+
     async def _facts_of(self, address: Address, deadline: float) -> dict[str, str | int | float | bool | None]:
         return _facts.read(await self.link.exchange(address, _facts.QUESTION, _facts.QUESTIONS, deadline))
 
@@ -333,6 +341,9 @@ class RedisDriver(Driver):
         from ._findings import examine
 
         return examine(self.settings, facts, timeout)
+
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        step(self._verbs.bare(name, writes, timeout))
 
     def close(self) -> None:
         self._link.close()

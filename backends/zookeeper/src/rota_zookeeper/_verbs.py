@@ -116,6 +116,11 @@ class Verbs:
         stat = await Reply(client.set_async(self.link.clock, b""))
         return self._observe(stat.mtime, sent)
 
+    async def bare(self, name: str, writes: bool) -> None:
+        """Ask whether a node is there, or write an empty one."""
+        client = await self.link.client()
+        await Reply(client.set_async(self.link.clock, b"") if writes else client.exists_async(self.path(name)))
+
     # -- nodes
 
     def path(self, name: str) -> str:

@@ -107,6 +107,9 @@ class ZookeeperDriver(Driver):
 
         return examine(self.verbs.link.place, facts, timeout)
 
+    def bare(self, name: str, writes: bool, timeout: float) -> None:
+        self._run(self.verbs.bare(name, writes), timeout)
+
     def sweep(self, limit: int, timeout: float) -> int:
         return self._run(self.verbs.sweep(limit), timeout)
 

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""`rota bench`: every operation is measured on every store, beside what the driver can do at the least, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+import rota
+from jsonschema import Draft202012Validator
+from rota.cli import _bench, _codes, main
+from rota.cli._topics import schema
+from rota.memory import MemoryDriver
+
+OPERATIONS = ["acquire and release", "claim refused", "slot won and handled", "slot lost", "renewal", "renewal of 20 leases"]
+BARE = ["bare read", "bare write"]
+SHORT = ("--duration", "100ms")
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "zookeeper", "etcd"])
+def url(request: pytest.FixtureRequest, cli) -> str:
+    """A store of each kind, below a prefix of its own."""
+    prefix = f"prefix=bench-{os.urandom(4).hex()}"
+    if request.param in ("memory", "sqlite"):
+        return f"{'memory://' if request.param == 'memory' else cli.url}?{prefix}"
+    if request.param == "redis":
+        given = request.getfixturevalue("redis_url")
+        return f"{given}{'&' if '?' in given else '?'}{prefix}"
+    if request.param == "etcd":
+        return str(request.getfixturevalue("etcd").url(prefix))
+    if request.param == "zookeeper":
+        return f"{request.getfixturevalue('conforming_zookeeper').url('/bench')}?{prefix}"
+    made: str = request.getfixturevalue("postgres").url(options=f"table=bench&{prefix}")
+    with rota.connect(made) as client:
+        client.driver.init(30.0)
+    return made
+
+
+def test_every_operation_is_measured_and_nothing_is_left(capfd, url):
+    assert main(["bench", url, "--json", *SHORT]) == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    validator = Draft202012Validator(json.loads(schema("bench")))
+    for row in rows:
+        validator.validate(row)
+        assert list(row) == validator.schema["required"]
+        assert 0 < row["least_us"] <= row["median_us"] <= row["most_us"]
+        assert row["calls"] >= _bench.ROUNDS - 1
+    compares = not url.startswith("memory")
+    assert [row["operation"] for row in rows] == OPERATIONS + (BARE if compares else [])
+    for row in rows[: len(OPERATIONS)]:
+        assert (row["beside"] is not None) is compares
+        assert not compares or 0 < row["least_ratio"] <= row["ratio"] <= row["most_ratio"]
+    with rota.connect(url, timeout=10) as client:
+        assert [record.name for record in client.driver.list(client._prefix, 10.0) if record.kind] == []
+
+
+def test_two_benches_do_not_meet(cli, capfd):
+    with cli.client() as client, client.lease("rota-bench"):
+        assert main(["bench", cli.url, *SHORT]) == _bench.BUSY
+        assert "another rota bench" in capfd.readouterr().err
+    with cli.client() as client:
+        assert [record.name for record in client.driver.list("", 5.0) if record.kind] == ["rota-bench"]
+
+
+def test_what_a_killed_bench_left_is_no_hindrance(cli, capfd):
+    with cli.client() as client:
+        client.try_lease("rota-bench/held", ttl="1h")
+        client.try_lease("rota-bench/slots").release()
+        client.try_window("rota-bench/bare", rota.Every("1h")).handled()
+    assert main(["bench", cli.url, *SHORT]) == 0
+
+
+def test_a_figure_of_something_else_is_refused(monkeypatch, capfd):
+    right = MemoryDriver.claim
+
+    def claim(self, claim, timeout):
+        answer = right(self, claim, timeout)
+        return answer._replace(verdict="busy") if claim.name.endswith("/pair") else answer
+
+    monkeypatch.setattr(MemoryDriver, "claim", claim)
+    assert main(["bench", "memory://", *SHORT]) == 2
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert "somebody else uses" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "word"),
+    [
+        (("redis://:secret-word@127.0.0.1:1",), _codes.UNAVAILABLE, "can't be reached"),
+        (("memory://", "--duration", "11m"), 2, "at most 10m"),
+        (("memory://", "--duration", "0"), 2, "--duration"),
+        (("",), 2, "is empty"),
+        (("nosuch://x",), 2, "nosuch"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_a_line(capfd, given, code, word):
+    assert main(["bench", *given]) == code
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert word in shown.err
+    assert "secret-word" not in shown.err
+
+
+def test_off_a_terminal_there_are_seven_columns(cli):
+    rows = [line.split("\t") for line in cli("bench", *SHORT).stdout.splitlines()]
+    assert [row[0] for row in rows] == OPERATIONS + BARE
+    assert {len(row) for row in rows} == {7}
+    assert rows[0][4] == "2 bare writes"
+    assert rows[-1][4:] == ["-", "-", "-"]
+
+
+def test_people_see_a_table(monkeypatch, capfd):
+    monkeypatch.setattr(_bench, "is_terminal", lambda: True)
+    assert main(["bench", "memory://", *SHORT]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "memory://: medians of 7 rounds"
+    assert lines[1].split() == ["OPERATION", "MEDIAN", "ROUNDS", "BESIDE", "MEDIAN", "RATIO"]
+    assert re.match(r"acquire and release +\d+us +\d+us\.\.\d", lines[2])
+
+
+def test_the_help_fits_a_small_screen_and_gives_an_example(cli):
+    ended = cli("bench", "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "\n  rota bench redis://" in ended.stdout
+    assert "Exit codes: 0; " in ended.stdout
+    assert "\n  rota bench [URL] " in cli("--help").stdout
