@@ -58,7 +58,7 @@ def test_it_is_silent_on_a_file_and_leaves_no_name(cli, examined):
     with cli.client() as client:
         assert [record.name for record in client.driver.list("", 5.0) if record.kind] == ["job"]
     assert found["records"]["facts"] == {"names": 1, "held": 0, "complete": True, "marks_ahead": 0}
-    assert abs(found["clock"]["facts"]["ahead_least_s"]) < 1
+    assert found["clock"]["facts"]["ahead_least_s"] <= 0 <= found["clock"]["facts"]["ahead_most_s"]  # they are one clock
 
 
 def test_the_store_is_named_by_the_url_or_by_the_environment(cli, capfd, monkeypatch):
@@ -273,10 +273,11 @@ def test_a_fault_of_a_backend_is_a_finding_without_a_traceback(odd, examined):
 
 def test_a_store_without_a_known_time_and_a_slow_one_are_told(odd, examined):
     odd.setattr(Odd, "now", lambda self, timeout: None)
+    odd.setattr(_doctor_look, "SLOW", 0.05)
     right = MemoryDriver.read
 
     def read(self, name, timeout):
-        time.sleep(_doctor_look.SLOW + 0.01)
+        time.sleep(0.06)
         return right(self, name, timeout)
 
     odd.setattr(Odd, "read", read)
@@ -284,7 +285,7 @@ def test_a_store_without_a_known_time_and_a_slow_one_are_told(odd, examined):
     assert code == 0
     assert (found["clock"]["level"], found["latency"]["level"]) == ("warn", "warn")
     assert "longer ttl" in found["latency"]["cure"]
-    assert found["ttl"]["facts"]["least_s"] > 1
+    assert found["ttl"]["facts"]["least_s"] >= 1
 
 
 @pytest.mark.parametrize(("ahead", "level"), [(-7, BAD), (-2, WARN), (-0.5, OK), (0.5, OK), (2, WARN), (7, BAD)])
@@ -371,7 +372,7 @@ def test_a_driver_that_never_returns_is_left_alone(odd, examined):
     assert time.monotonic() - began < 30
     block.set()
     assert (code, found["reach"]["level"]) == (1, "bad")
-    assert "nothing came within 0.7s while measuring the latency" in found["reach"]["finding"]
+    assert "measuring the latency" in found["reach"]["finding"]
 
 
 # -- what is printed
@@ -408,7 +409,7 @@ def test_on_a_terminal_people_read_why_and_what_to_do(cli, black_hole):
     shown = on_terminal(cli, "doctor")
     assert re.search(r"^ok    claim         a lease was granted", shown, re.MULTILINE)
     assert shown.splitlines()[-1].startswith("rota: 0 bad, ")
-    shown = on_terminal(cli, "doctor", f"redis://127.0.0.1:{black_hole}", "--timeout", "2500ms", code=1)
+    shown = on_terminal(cli, "doctor", f"redis://127.0.0.1:{black_hole}", "--timeout", "3500ms", code=1)
     assert "[......" in shown  # it took longer than a second
     assert re.search(r"^      cure: See that the server runs", shown.rpartition("\r")[2], re.MULTILINE)
     assert max(map(len, shown.rpartition("\r")[2].splitlines())) <= 100

@@ -104,8 +104,9 @@ def test_it_is_silent_on_a_sound_store(examined, sound):
     assert code == 0
     assert {subject: one for subject, one in found.items() if one["level"] != "ok"} == {}
     assert {"reach", "latency", "clock", "versions", "claim", "records", "ttl", "durability"} <= found.keys()
-    assert abs(found["clock"]["facts"]["ahead_least_s"]) < 1
-    assert found["clock"]["facts"]["ahead_least_s"] <= found["clock"]["facts"]["ahead_most_s"]
+    # they are one clock, which two processes in a virtual machine may read half a millisecond apart
+    assert found["clock"]["facts"]["ahead_least_s"] <= 0.01
+    assert found["clock"]["facts"]["ahead_most_s"] >= -0.01
     with rota.connect(sound, timeout=10) as client:
         assert [record.name for record in client.driver.list("rota-doctor", 10.0) if record.kind] == []
 
@@ -149,6 +150,8 @@ def test_redis_behind_sentinels_without_wait_replicas(finds, sentinel_url):
 def test_redis_whose_user_has_too_few_rights(finds, redis):
     redis.do("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "&*", "+@all", "-publish", "-set")
     finds("bad", "permissions", "ACL SETUSER poor +set +publish", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
+    redis.do("ACL", "SETUSER", "poor", "-info")
+    finds("bad", "permissions", "+info", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
 
 
 def test_a_standby_is_read_only(finds, own_postgres):

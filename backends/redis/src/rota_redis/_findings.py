@@ -34,6 +34,10 @@ def _failed(settings: Settings, error: RotaError, seconds: float) -> list[Findin
             " and ACL LIST at the server, say who may come."
         )
         return [Finding(BAD, "credentials", said, "The server lets us in for nothing, however long it is tried.", cure)]
+    if "NOPERM" in said:
+        why = "What the doctor can't ask for it can't judge, and claims may need it, too."
+        cure = "ACL SETUSER USER +info for the doctor; what rota itself needs is in the README of rota-redis."
+        return [Finding(BAD, "permissions", said, why, cure)]
     if "CERTIFICATE_VERIFY_FAILED" in said or "certificate" in said.lower():
         cure = "Name the file of the certificates to trust by ?ssl_ca_certs=, and the host as the server's certificate does."
         return [Finding(BAD, "tls", said, "Without it anybody could stand in for the server.", cure)]
