@@ -6,6 +6,7 @@ The walk shares nothing with rota: it parses simple fields itself, visits every 
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from bisect import bisect_right
@@ -19,6 +20,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 from rota import _zone
+from rota.cli import main
 from rota.errors import ConfigurationError
 from rota.schedule import Cron
 
@@ -352,3 +354,39 @@ def test_all_other_lines_have_the_starts_of_the_walk() -> None:
         assert [slot.start for slot in schedule.next(span[0] * MINUTE - 1, len(starts))] == starts, expression
         for low, high in pairwise(starts[:50]):
             assert schedule.slot(high - 1) == (low, high), expression
+
+
+def starts_by_walking(plain: str, zone: ZoneInfo, first: int, count: int) -> list[int]:
+    """The first starts after a minute, day by day; days on which the wall shows no date that fits are not walked."""
+    match = matcher(plain)
+    minute, hour = plain.split()[:2]
+    time = min(field_of(hour, 0, 23)) * 60 + min(field_of(minute, 0, 59))
+    starts: list[int] = []
+    day = first // DAY_MINUTES
+    while len(starts) < count:
+        if match(day * DAY_MINUTES + time) or match((day + 1) * DAY_MINUTES + time):  # the zone is east of Greenwich
+            before = day * DAY_MINUTES - 180  # whether a minute was there already shows within an hour of a change
+            walls = walls_of(zone, before, (day + 1) * DAY_MINUTES)
+            starts += [start for start in walk(plain, walls, before) if start >= max(first + 1, day * DAY_MINUTES)]
+        day += 1
+    return starts[:count]
+
+
+def test_rota_next_agrees_with_the_walk_on_50_slots_of_each_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """W1, W10: as the command prints them, over a change of clocks; with the change told on the days that have one, and on no other."""
+    zone, after = ZoneInfo("Europe/Berlin"), "2026-03-27T12:00:00Z"
+    lines = [line for line in LINES if line not in REFUSED]
+    assert len(lines) + len(REFUSED) >= 200
+    marked = 0
+    for line in lines:
+        assert main(["next", "--cron", line, "--tz", "Europe/Berlin", "-n", "50", "--after", after, "--json"]) == 0
+        rows = [json.loads(row) for row in capfd.readouterr().out.splitlines()]
+        walked = starts_by_walking(in_numbers(line), zone, minute_of(after), 50)
+        assert [minute_of(row["start"]) for row in rows] == walked, line
+        assert [row["end"] for row in rows[:-1]] == [row["start"] for row in rows[1:]], line
+        for row in rows:
+            date = (EPOCH + timedelta(minutes=minute_of(row["start"]))).astimezone(zone).date()
+            midnights = [datetime(d.year, d.month, d.day, tzinfo=zone).astimezone(UTC) for d in (date, date + timedelta(days=1))]
+            assert (row["clock_change"] is not None) == (midnights[1] - midnights[0] != timedelta(days=1)), (line, row)
+            marked += row["clock_change"] is not None
+    assert marked > 100
