@@ -211,9 +211,18 @@ def test_a_killed_wrapper_leaves_no_process_and_the_lease_is_free_after_the_ttl(
     script = "(while :; do sleep 0.02; done) & setsid sleep 60 & touch started; sleep 60"
     process, rota = started(cli, *ONCE_A_YEAR, "--ttl", "2s", script=script)
     inside = os.readlink(f"/proc/{rota}/ns/pid")
-    mine = [pid for pid in living(process, inside) if environ(pid) == str(cli.folder) and pid != process.pid]
-    in_group = [pid for pid in mine if command_line(pid) != ["sleep", "60"] or os.getsid(pid) == os.getsid(rota)]
-    assert len(in_group) >= 4  # rota, the guard, the command, its child
+
+    def all_of_it() -> list[int]:
+        return [pid for pid in living(process, inside) if environ(pid) == str(cli.folder) and pid != process.pid]
+
+    def is_in_group(pid: int) -> bool:
+        return command_line(pid) != ["sleep", "60"] or os.getsid(pid) == os.getsid(rota)
+
+    # the guard, the command, its two children (and rota, where it is not the process itself); and what left the group
+    cli.until(lambda: [command_line(pid) for pid in all_of_it()].count(["sleep", "60"]) == 2)
+    mine = all_of_it()
+    in_group = [pid for pid in mine if is_in_group(pid)]
+    assert len(in_group) >= 4
     os.kill(rota, signal.SIGKILL)
     cli.until(lambda: not any(map(cli.is_alive, in_group)))
     for pid in set(mine) - set(in_group):  # what left the group, by a session of its own, is not promised
