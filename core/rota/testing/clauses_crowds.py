@@ -227,7 +227,6 @@ class Crowds(Clauses):
                 except Exception as error:
                     problems.append(repr(error))
                     return
-                time.sleep(0.001)  # a store that is polled for its lock would else hardly let the third one in
 
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:

@@ -305,6 +305,7 @@ class Failing(Clauses):
         await self.check_windows(face)
         client, name = face.connect(timeout=self.soon()), self.fresh()
         ttl = self.short(face) / SECOND
+        client.driver.away(REFUSED, "renew")
         grant = await self._granted(face, client.try_window, name, planned=in_seconds(face.began), ttl=ttl)
         client.driver.away(self.costly(face, REFUSED))
         await self.outlive(face, grant.record)
@@ -319,6 +320,7 @@ class Failing(Clauses):
         await self.check_windows(face)
         client, name = face.connect(timeout=self.soon()), self.fresh()
         ttl = self.short(face) / SECOND
+        client.driver.away(REFUSED, "renew")
         grant = await self._granted(face, client.try_window, name, planned=in_seconds(face.began), ttl=ttl)
         client.driver.away(self.costly(face, REFUSED))
         await self.outlive(face, grant.record)
