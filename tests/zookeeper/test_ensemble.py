@@ -201,6 +201,7 @@ def test_a_follower_whose_clock_is_ahead_changes_nothing(connect: Any, name: str
         ahead = ensemble.members[0]
         assert ensemble.leader() is not ahead
         client = connect(ahead.url("/skew"), timeout=5)
+        assert client.driver.now(5.0)  # makes the chroot, which facts does not
         assert abs(client.driver.facts(5.0)["clock_difference"]) < 60
         first = next_slot(client.driver.now(5.0)[0])
         with racers([member.url("/skew") for member in ensemble.members], name, first, 40) as finish:
@@ -212,6 +213,7 @@ def test_a_leader_whose_clock_is_ahead_is_told_and_its_mark_can_be_set_back(conn
         ahead = ensemble.members[2]
         assert ensemble.leader() is ahead
         client = connect(ensemble.url("/skew"), timeout=2)
+        assert client.driver.now(5.0)  # as above
         assert 3500 < client.driver.facts(5.0)["clock_difference"] < 3700
         first = next_slot(client.driver.now(5.0)[0])
         with racers([member.url("/skew") for member in ensemble.members], name, first, 40) as finish:
