@@ -8,6 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rota.testing
+from rota.memory import MemoryDriver
+from rota.sqlite import SqliteDriver
+from rota.testing.matrix import _DEGREES, _degree
+from rota.testing.report import clause_of, standard_tests
+
 PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
 
 REPORT = {
@@ -76,3 +82,27 @@ def test_the_page_in_the_docs_is_made_of_reports_without_a_failure():
     assert "failed**" not in text
     for clause in ("L1", "L12", "W1", "W3a", "W12", "R1", "R3", "F2", "F5"):
         assert f"| {clause} | ✓ | ✓ |" in text, clause
+
+
+def cells(text: str, first: str) -> list[str]:
+    """Return the cells of the page's line that begins with this one."""
+    return [cell.strip() for line in text.splitlines() if line.startswith(f"| {first} |") for cell in line.strip("| ").split(" | ")[1:]]
+
+
+def test_the_page_in_the_docs_has_every_clause_and_every_store():
+    text = PAGE.read_text(encoding="utf-8")
+    clauses = {clause_of(name) for name in standard_tests(rota.testing.Conformance)}
+    table = text.partition("## Capabilities")[0]
+    assert {line.split(" | ")[0].strip("| ") for line in table.splitlines() if line.startswith("| ")} - {"clause", "---"} == clauses
+    stores = {column.partition(" ")[0] for column in cells(table, "clause")}
+    assert {"memory", "sqlite", "postgresql", "redis", "zookeeper", "etcd"} <= stores
+
+
+def test_the_page_in_the_docs_says_what_the_embedded_stores_declare_today():
+    text = PAGE.read_text(encoding="utf-8").partition("## Capabilities")[2]
+    columns = [column.partition(" ")[0] for column in cells(text, "degree")]
+    for store, driver in (("memory", MemoryDriver), ("sqlite", SqliteDriver)):
+        for degree, value in driver.capabilities._asdict().items():
+            if degree in _DEGREES:
+                said = cells(text, degree.replace("_", " "))[columns.index(store)]
+                assert said == _degree(degree, sorted(value) if isinstance(value, frozenset) else value), (store, degree)
