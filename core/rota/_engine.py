@@ -102,12 +102,23 @@ class Engine(Generic[G]):
         wait_until = self.clock() + ask.terms.wait
         pause = FIRST_PAUSE
         while True:
+            asked = self.clock()
             verdict = await self._claim(ask)
             if not isinstance(verdict, Refused) or verdict.verdict != BUSY:
                 break
-            left = wait_until - self.clock()
+            began = self.clock()
+            left = wait_until - began
             if left <= 0:
                 break
+            if verdict.record is not None and verdict.now is not None and "claim_when_free" in self.driver.capabilities.verbs:
+                longest = min(self._longest(verdict, left, pause), LONGEST_WATCH)
+                verdict = await self._claim(ask, (verdict.record.owner, longest, asked - verdict.now / SECOND))
+                if not isinstance(verdict, Refused) or verdict.verdict != BUSY:
+                    break
+                if self.clock() - began >= FIRST_PAUSE:
+                    pause = FIRST_PAUSE
+                    continue
+                left = wait_until - self.clock()  # it answered at once: it can't wait here, or somebody was faster
             pause = await self._wait(verdict, left, pause)
         if observers.listening:
             if isinstance(verdict, Refused):
@@ -116,29 +127,38 @@ class Engine(Generic[G]):
                 observers.tell("rota_granted", grant=verdict)
         return verdict
 
-    async def _wait(self, busy: Refused, left: float, pause: float) -> float:
-        """Wait until the holder's lease can have ended; return the next pause."""
+    def _longest(self, busy: Refused, left: float, pause: float) -> float:
+        """Return how long to wait for the holder at the most: until its lease can have ended."""
         record, now = busy.record, busy.now
         expires_in = (record.expires_at - now) / SECOND + 0.001 if record is not None and now is not None else pause
-        if record is not None and "watch" in self.driver.capabilities.verbs:
+        return max(0.001, min(left, expires_in))
+
+    async def _wait(self, busy: Refused, left: float, pause: float) -> float:
+        """Wait until the holder's lease can have ended; return the next pause."""
+        longest = self._longest(busy, left, pause)
+        if busy.record is not None and "watch" in self.driver.capabilities.verbs:
             try:
-                await self.call(self.io.watch, busy.name, record.owner, max(0.001, min(left, expires_in, LONGEST_WATCH)))
+                await self.call(self.io.watch, busy.name, busy.record.owner, min(longest, LONGEST_WATCH))
                 return FIRST_PAUSE
             except Unavailable:
                 pass  # the store can't wake us: look again after a pause
         # a random part keeps waiters from asking in step
-        await self.call(self.io.sleep, max(0.001, min(left, expires_in, pause * (1 - os.urandom(1)[0] / 850))))
+        await self.call(self.io.sleep, min(longest, pause * (1 - os.urandom(1)[0] / 850)))
         return min(pause * GROWTH, LONGEST_PAUSE)
 
-    async def _claim(self, ask: Ask) -> G | Refused:
-        """Ask once, whatever it takes to get an answer that counts, within the timeout; then what `on_unavailable` says (F2)."""
+    async def _claim(self, ask: Ask, behind: tuple[str, float, float] | None = None) -> G | Refused:
+        """Ask once, whatever it takes to get an answer that counts, within the timeout; then what `on_unavailable` says (F2).
+
+        With ``behind`` it is asked as soon as that owner is gone, or so many seconds have passed; the third is by how much the local clock
+        is ahead of the store's at the least.
+        """
         if self.closed:
             raise Unavailable("the client is closed")
         io, clock, store_clock, breaker = self.io, self.clock, self.store_clock, self.breaker
         ready = clock()  # when the next request can be sent; one that is sent later only has less time left (L5)
         if breaker.pause and not breaker.admits(ready):
             return self._unavailable(ask, Unavailable("the store did not answer a moment ago, and is asked again in a moment (F4)"))
-        deadline = ready + ask.terms.timeout
+        deadline = ready + ask.terms.timeout + (behind[1] if behind else 0.0)
         # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
         owner = os.urandom(16).hex()
         back, unknown = ask.catch_up, False
@@ -159,10 +179,11 @@ class Engine(Generic[G]):
                 apply_until = now + int(left * SECOND)
                 claim = ask.claim(owner, self.label, slot, apply_until, back)
                 try:
-                    answer = io.claim(claim, left)
+                    answer = io.claim(claim, left) if behind is None else io.claim_when_free(claim, *behind[:2], ask.terms.timeout)
                     if io.suspends:
                         answer = await answer
                 except OutcomeUnknown:
+                    behind = None
                     unknown, ghost_until = True, apply_until
                     if deadline - clock() < 0.01:
                         raise
@@ -171,7 +192,11 @@ class Engine(Generic[G]):
                     continue  # L7: resolved by the same claim again, which wins, finds, or is refused
                 ready = clock()
                 verdict, _, seen, _, _, age = answer
-                if seen is not None:
+                if behind is not None:
+                    if seen is not None:  # L5: it was sent long before it was applied, which its store time tells
+                        sent = min(ready, behind[2] + seen[0] / SECOND)
+                    behind = None
+                elif seen is not None:
                     stepped = store_clock.observe(seen, sent, ready)
                     if stepped:
                         self.warn("the store", stepped)

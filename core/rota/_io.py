@@ -44,6 +44,7 @@ class Io(Protocol):
     def settle(self, settlement: Settlement, timeout: float, /) -> Any: ...
     def now(self, timeout: float, /) -> Any: ...
     def watch(self, name: str, owner: str, timeout: float, /) -> Any: ...
+    def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float, /) -> Any: ...
     def sleep(self, seconds: float, /) -> Any: ...
     def after_fork(self) -> None: ...
 
@@ -69,6 +70,7 @@ class BlockingIo:
         self.read = driver.read
         self.now = driver.now
         self.watch = driver.watch
+        self.claim_when_free = driver.claim_when_free
         self.sleep = time.sleep
 
     def after_fork(self) -> None:
@@ -86,6 +88,7 @@ class NativeIo:
         self.settle = driver.settle
         self.now = driver.now
         self.watch = driver.watch
+        self.claim_when_free = driver.claim_when_free
         self.after_fork = driver.after_fork
 
     async def sleep(self, seconds: float) -> None:
@@ -150,6 +153,11 @@ class ThreadedIo:
                 return True
             timeout -= WATCH_SLICE
         return await self._call(self._driver.watch, name, owner, timeout=timeout)
+
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        # not the driver's own, whose thread would be taken for as long
+        await self.watch(claim.name, owner, wait)
+        return await self.claim(claim, timeout)
 
     async def sleep(self, seconds: float) -> None:
         import asyncio

@@ -325,6 +325,15 @@ class Driver(ABC):
         """Wait until ``owner`` no longer holds ``name`` by the record; return False when ``timeout`` seconds went by."""
         raise NotSupported("this backend has no watch")
 
+    def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        """Wait up to ``wait`` seconds until ``owner`` no longer holds the name, as `watch`, then claim; both in one flight.
+
+        Offer it where the store itself can carry out the claim at the end of the wait, so that a waiter needs no second round trip, and
+        where its clock is exact. It may answer before its time; it ends within ``wait + timeout`` seconds, and all this time the claim may
+        be applied.
+        """
+        raise NotSupported("this backend has no claim_when_free")
+
     def override(self, override: Override, timeout: float) -> Settled:
         """Carry out an operator's change."""
         raise NotSupported("this backend has no override")
@@ -391,6 +400,10 @@ class AsyncDriver(ABC):
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
         """As `Driver.watch`."""
         raise NotSupported("this backend has no watch")
+
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        """As `Driver.claim_when_free`, and as `claim` when it is cancelled."""
+        raise NotSupported("this backend has no claim_when_free")
 
     @abstractmethod
     async def close(self) -> None:

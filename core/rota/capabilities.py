@@ -10,7 +10,7 @@ else:
     from ._value import NamedTuple
 
 #: The optional verbs of the contract, by the names of the driver's methods.
-OPTIONAL_VERBS = ("watch", "override", "record", "facts", "schema", "sweep")
+OPTIONAL_VERBS = ("watch", "claim_when_free", "override", "record", "facts", "schema", "sweep")
 
 
 class Capabilities(NamedTuple):

@@ -46,7 +46,7 @@ class UntouchedDriver(Driver):
     claim, renew, settle, read = _verb("claim"), _verb("renew"), _verb("settle"), _verb("read")
     list, forget, now = _verb("list"), _verb("forget"), _verb("now")
     watch, override, record, facts = _verb("watch"), _verb("override"), _verb("record"), _verb("facts")
-    schema, sweep = _verb("schema"), _verb("sweep")
+    schema, sweep, claim_when_free = _verb("schema"), _verb("sweep"), _verb("claim_when_free")
 
     def close(self) -> None:
         pass

@@ -183,6 +183,44 @@ class Capabilities(Clauses):
         assert 0.2 < time.monotonic() - began < 3
         assert await face.watch(self.fresh(), claim.owner, 5.0) is True, "nobody holds a name without a record"
 
+    async def test_capability_waiting_a_claim_in_line_wins_as_soon_as_the_name_is_free(self, face: Face) -> None:
+        if "claim_when_free" not in face.capabilities.verbs:
+            return  # that it is refused is tested above
+        assert face.capabilities.clock == "exact", "a waiter's deadline is told by the store's time of its grant (L5)"
+        for how in ("release", "forget", "nobody"):
+            claim, following = (lease := self.lease(face, self.fresh())), self.lease(face, lease.name)
+            if how != "nobody":
+                await self.win(face, claim)
+            other = face.another_driver()
+
+            def free(claim: Claim = claim, how: str = how, other: Any = other) -> None:
+                time.sleep(0.1)
+                if how == "release":
+                    other.settle(self._release(claim), 10.0)
+                elif how == "forget":
+                    other.forget(claim.name, 10.0)
+
+            thread = threading.Thread(target=free)
+            began = time.monotonic()
+            thread.start()
+            try:
+                answer = await face.claim_when_free(following, claim.owner, 20.0)
+            finally:
+                thread.join()
+            assert answer.verdict == WON
+            assert answer.record is not None
+            assert answer.record.owner == following.owner
+            assert time.monotonic() - began < 10, f"a claim in line was not let in by a {how}"
+
+    async def test_capability_waiting_a_claim_in_line_is_refused_in_time(self, face: Face) -> None:
+        if "claim_when_free" not in face.capabilities.verbs:
+            return
+        claim = self.lease(face, self.fresh())
+        await self.win(face, claim)
+        began = time.monotonic()
+        assert (await face.claim_when_free(self.lease(face, claim.name), claim.owner, 0.3)).verdict == BUSY
+        assert time.monotonic() - began < 3
+
     # -- what a record keeps
 
     async def test_capability_history_is_kept_byte_for_byte(self, face: Face) -> None:

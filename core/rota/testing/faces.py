@@ -165,6 +165,12 @@ class Face:
             return await self._twin.watch(name, owner, timeout)
         return await self.call(self.driver.watch, name, owner, timeout)
 
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float) -> Answer:
+        """As `Driver.claim_when_free`."""
+        if self._twin is not None:
+            return await self._twin.claim_when_free(claim, owner, wait, PATIENCE)
+        return await self.call(self.driver.claim_when_free, claim, owner, wait, PATIENCE)
+
     async def renew(self, *renewals: Renewal) -> Renewed:
         """As `Driver.renew`."""
         return await self.call(self.driver.renew, renewals, PATIENCE)

@@ -188,6 +188,10 @@ class FaultyDriver(Driver):
     def watch(self, name: str, owner: str, timeout: float) -> bool:
         return bool(self._call("watch", (name, owner), timeout, name, owner))
 
+    def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        answer: Answer = self._call("claim_when_free", claim, timeout, claim, owner, wait)
+        return answer
+
     def override(self, override: Override, timeout: float) -> Settled:
         answer: Settled = self._call("override", override, timeout, override)
         return answer
@@ -258,6 +262,10 @@ class FaultyTwin(AsyncDriver):
 
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
         return bool(await self._call("watch", (name, owner), timeout, name, owner))
+
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        answer: Answer = await self._call("claim_when_free", claim, timeout, claim, owner, wait)
+        return answer
 
     async def close(self) -> None:
         await self._twin.close()

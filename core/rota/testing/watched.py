@@ -177,6 +177,11 @@ class WatchedDriver(Driver):
         found = self._call("watch", timeout, name, owner)
         return bool(self.watched.checked("watch", found, isinstance(found, bool), "True, or False when the time is over"))
 
+    def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        with self.watched.call("claim_when_free", wait + timeout):
+            answer: Answer = checked_claim(self.watched, self.inner.claim_when_free(claim, owner, wait, timeout))
+        return answer
+
     def override(self, override: Override, timeout: float) -> Settled:
         answer: Settled = checked_settled(self.watched, "override", self._call("override", timeout, override))
         return answer
@@ -249,6 +254,11 @@ class WatchedTwin(AsyncDriver):
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
         with self._watch.call("watch", timeout):
             return await self._inner.watch(name, owner, timeout)
+
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        with self._watch.call("claim_when_free", wait + timeout):
+            answer: Answer = checked_claim(self._watch, await self._inner.claim_when_free(claim, owner, wait, timeout))
+        return answer
 
     async def close(self) -> None:
         await self._inner.close()
