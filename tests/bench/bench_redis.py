@@ -3,7 +3,7 @@
 
 Acquire and release: ``SET NX PX`` and a compare-and-delete script. Refused: a refused ``SET NX``. A slot won: the same pair on a key of its
 own. A slot lost: a refused ``SET NX``. Hand-off: ``LPUSH`` to somebody in ``BLPOP``, once alone and once with the ``SET NX`` that must
-follow for a lock that expires: a second round trip, for which 1.5 x the first leaves little. Renewal: one bare script call for all leases.
+follow for a lock that expires. Renewal: one bare script call for all leases.
 """
 
 from __future__ import annotations
@@ -169,25 +169,33 @@ async def asynchronous(url: str, rounds: int) -> list[Figure]:
 
 # in a process of its own, as on another host: within one, both ends would wait for the same interpreter
 WAITER = """
-import sys, time, redis, rota
-bare, client = redis.Redis.from_url(sys.argv[1]), rota.connect(sys.argv[1])
-client.try_lease("warm").release()
-for line in sys.stdin:
-    how, name = line.split()
-    grant = client.try_lease(name, wait=5) if how == "lease" else bare.blpop([name], 5)
-    if how == "queue_and_set":
-        bare.set(name + "/set", "x", nx=True, px=5000)
-    print(time.monotonic(), flush=True)
-    if how == "lease":
-        grant.release()
+import asyncio, inspect, sys, time, redis, redis.asyncio, rota
+
+async def main(url, is_async):
+    async def done(value):
+        return await value if inspect.isawaitable(value) else value
+
+    client = (rota.connect_async if is_async else rota.connect)(url)
+    bare = (redis.asyncio.Redis if is_async else redis.Redis).from_url(url)
+    await done((await done(client.try_lease("warm"))).release())
+    for line in sys.stdin:
+        how, name = line.split()
+        grant = await done(client.try_lease(name, wait=5) if how == "lease" else bare.blpop([name], 5))
+        if how == "queue_and_set":
+            await done(bare.set(name + "/set", "x", nx=True, px=5000))
+        print(time.monotonic(), flush=True)
+        if how == "lease":
+            await done(grant.release())
+
+asyncio.run(main(sys.argv[1], sys.argv[2] == "async"))
 """
 
 
-def hand_off(url: str, rounds: int) -> list[Figure]:
-    """From just before the release until the waiter has it, in the median."""
+def hand_off(url: str, rounds: int, face: str) -> list[Figure]:
+    """From just before the release until a waiter has it, in the median; the kinds take turns at every single one."""
     bare = redis.Redis.from_url(url)
     client: Any = rota.connect(url)
-    waiter = subprocess.Popen([sys.executable, "-c", WAITER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    waiter = subprocess.Popen([sys.executable, "-c", WAITER, url, face], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert waiter.stdin is not None
     assert waiter.stdout is not None
 
@@ -196,23 +204,28 @@ def hand_off(url: str, rounds: int) -> list[Figure]:
         grant = client.try_lease(name) if how == "lease" else None
         waiter.stdin.write(f"{how} {name}\n")
         waiter.stdin.flush()
-        while not (bare.info("clients")["blocked_clients"] if grant is None else bare.pubsub_numsub(f"rota:{name}")[0][1]):
+        while not bare.info("clients")["blocked_clients"]:
             pass
-        time.sleep(0.01)  # it looks once more whether the holder is there
         started = time.monotonic()
         grant.release() if grant is not None else bare.lpush(name, "x")
         return (float(waiter.stdout.readline()) - started) * 1e6
 
-    def measured(how: str) -> float:
-        return statistics.median(once(how) for _ in range(HAND_OFFS))
-
-    values = interleaved({how: lambda how=how: measured(how) for how in ("queue", "queue_and_set", "lease")}, rounds)
+    kinds = ("queue", "queue_and_set", "lease")
+    values: dict[str, list[float]] = {how: [] for how in kinds}
+    for number in range(-1, rounds):
+        taken: dict[str, list[float]] = {how: [] for how in kinds}
+        for turn in range(HAND_OFFS):
+            for how in kinds if turn % 2 else reversed(kinds):
+                taken[how].append(once(how))
+        if number >= 0:  # the first one warms up
+            for how in kinds:
+                values[how].append(statistics.median(taken[how]))
     waiter.kill()
     waiter.wait()
     client.close()
     return [
-        *ratio("hand-off, beside BLPOP alone", values, "lease", "queue", 1.5),
-        *ratio("hand-off, beside BLPOP and SET NX", values, "lease", "queue_and_set", None),
+        *ratio(f"{face} hand-off, beside BLPOP alone", values, "lease", "queue", 1.5),
+        *ratio(f"{face} hand-off, beside BLPOP and SET NX", values, "lease", "queue_and_set", None),
     ]
 
 
@@ -274,7 +287,8 @@ def measure(rounds: int) -> list[Figure]:
         return [
             *blocking(url, rounds),
             *asyncio.run(asynchronous(url, rounds)),
-            *hand_off(url, rounds),
+            *hand_off(url, rounds, "blocking"),
+            *hand_off(url, rounds, "async"),
             *renewals(url, rounds),
             *kept(url),
         ]

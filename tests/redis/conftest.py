@@ -142,7 +142,7 @@ def until() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def waiters(redis_url: str, name: str) -> Iterator[Callable[[], int]]:
-    """How many wait for the name, as the server sees it."""
+def waiters(redis_url: str) -> Iterator[Callable[[], int]]:
+    """How many stand in line, as the server sees it."""
     with redis.Redis.from_url(redis_url.partition("?")[0]) as asked:
-        yield lambda: asked.pubsub_numsub(f"rota:{name}")[0][1]
+        yield lambda: asked.info("clients")["blocked_clients"]

@@ -216,8 +216,8 @@ def test_a_cluster_fails_over_and_slots_move_without_a_restart(faces: Any, until
 def test_the_rights_that_the_readme_names_are_enough_on_a_cluster(
     conforming_cluster: servers.RedisCluster, connect: Any, only_woken: None, name: str
 ) -> None:
-    rights = "~rota:* &rota:* +@connection +evalsha +script|load +get +set +time +publish +pubsub|numsub +subscribe +unsubscribe"
-    more = "+cluster|slots +spublish +pubsub|shardnumsub +ssubscribe +sunsubscribe +asking +scan +eval +wait"
+    rights = "~rota:* +@connection +eval +evalsha +script|load +get +set +time +exists +pttl +pexpire +del +rpush +blpop"
+    more = "+cluster|slots +asking +scan +wait"
     for node in conforming_cluster.nodes:
         node.do("ACL", "SETUSER", "app", "on", ">pw", *rights.split(), *more.split())
     url = conforming_cluster.url().replace("//", "//app:pw@")

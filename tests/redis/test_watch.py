@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""Waiters are woken, in turn, by one connection; nothing of them is left behind (L8)."""
+"""Waiters stand in line, and one of them is woken by each release; nothing of them is left behind (L8)."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
 
 import pytest
 import rota
+from rota import _engine
 from rota.backend import Claim, Override, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import Unavailable
-from rota_redis import _watch
 
 OWNER = "1" * 32
+DAILY = rota.Every("1d")
 
 
 def held(name: str, seconds: int = 60) -> Claim:
@@ -24,6 +29,10 @@ def held(name: str, seconds: int = 60) -> Claim:
 
 def calls(server: Any, command: str) -> int:
     return int(server.info("commandstats").get(f"cmdstat_{command}", "calls=0,").split("calls=")[1].split(",")[0])
+
+
+def in_line(server: Any) -> int:
+    return int(server.info("clients")["blocked_clients"])
 
 
 @pytest.mark.parametrize("url", ["redis_url", "sentinel_url", "cluster_url"])
@@ -41,18 +50,16 @@ def test_a_waiter_is_woken_by_the_release(
         assert time.monotonic() - started < 20, "long before the end of the wait, when it asks once more"
 
 
-@pytest.mark.parametrize("way", ["settle", "override", "forget", "expire"])
+@pytest.mark.parametrize("way", ["settle", "override", "forget"])
 def test_every_end_of_a_grant_wakes(driver_for: Any, redis_url: str, name: str, way: str) -> None:
     driver, other = driver_for(redis_url), driver_for(redis_url)
-    assert driver.claim(held(name, 1 if way == "expire" else 60), 1.5).verdict == "won"
+    assert driver.claim(held(name), 1.5).verdict == "won"
     ends = {
         "settle": lambda: other.settle(Settlement(name, OWNER, "released", DAY), 1.5),
         "override": lambda: other.override(Override(name, "released", "op", DAY), 1.5),
         "forget": lambda: other.forget(name, 1.5),
-        # nobody announces an expiry; whoever takes the name over does
-        "expire": lambda: other.claim(held(name)._replace(owner="2" * 32), 1.5),
     }
-    threading.Timer(1.2 if way == "expire" else 0.2, ends[way]).start()
+    threading.Timer(0.2, ends[way]).start()
     assert driver.watch(name, OWNER, 30.0) is True, "False: it waited to the end"
 
 
@@ -62,11 +69,14 @@ def test_waiting_asks_nothing(start: Any, driver_for: Any, name: str) -> None:
     driver.claim(held(name), 1.5)
     server.do("CONFIG", "RESETSTAT")
     started = time.monotonic()
-    assert driver.watch(name, OWNER, 1.0) is False
+    assert driver.claim_when_free(held(name)._replace(owner="2" * 32), OWNER, 1.0, 1.5).verdict == "busy"
     assert time.monotonic() - started > 0.9
-    assert calls(server, "evalsha") <= 2, "one look (and the script loaded before it)"
-    assert calls(server, "subscribe") == 1
-    assert server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 0, "the subscription is gone"
+    asked = [calls(server, command) for command in ("eval", "blpop", "evalsha")]
+    assert asked == [1, 1, 1], "one look, and the claim when the time is over"
+    keys = set(server.do("KEYS", "*"))
+    assert keys == {f"rota:{name}", f"rota:{name}\nwaited"}
+    assert 0 < server.do("PTTL", f"rota:{name}\nwaited") <= 2000, "it goes by itself"
+    assert [record.name for record in driver.list("", 1.5)] == [name]
 
 
 def test_who_is_gone_already_is_not_waited_for(driver_for: Any, redis_url: str, name: str) -> None:
@@ -76,28 +86,91 @@ def test_who_is_gone_already_is_not_waited_for(driver_for: Any, redis_url: str, 
     assert driver.watch(name, "2" * 32, 5.0) is True
 
 
-@pytest.mark.parametrize("waiters", [1, 3])
-def test_each_waiter_is_held_back_by_a_part_of_a_time_that_grows_with_their_number(
-    start: Any, driver_for: Any, until: Any, monkeypatch: pytest.MonkeyPatch, name: str, waiters: int
-) -> None:
-    """No thundering herd."""
-    monkeypatch.setattr(_watch, "STEP", 0.2)
-    monkeypatch.setattr(_watch, "MOST", 5.0)
-    monkeypatch.setattr(_watch.random, "random", lambda: 1.0)
+def test_a_release_wakes_one_waiter_who_has_it_by_then(start: Any, connect: Any, until: Any, only_woken: None, name: str) -> None:
+    """No thundering herd: the others are neither woken nor do they ask; they come one after the other, as they stood in line."""
     server = start()
-    driver = driver_for(server.url())
-    driver.claim(held(name), 1.5)
-    woken: list[float] = []
-    threads = [threading.Thread(target=lambda: (driver.watch(name, OWNER, 20.0), woken.append(time.monotonic()))) for _ in range(waiters)]
+    holder = connect(server.url())
+    holder.try_lease(name).release()  # the scripts are there
+    grant = holder.try_lease(name, ttl="1m")
+    got: list[tuple[int, Any]] = []
+    threads = []
+    for number in range(3):
+        client = connect(server.url())
+        take = lambda number=number, client=client: got.append((number, client.try_lease(name, ttl="1m", wait="1m")))  # noqa: E731
+        threads.append(threading.Thread(target=take))
+        threads[-1].start()
+        until(lambda number=number: in_line(server) == number + 1)
+    server.do("CONFIG", "RESETSTAT")
+    for number in range(3):
+        grant.release()
+        until(lambda number=number: len(got) == number + 1)
+        assert in_line(server) == 2 - number
+        assert got[-1][0] == number
+        grant = got[-1][1]
+        # each release, and the claim of the one who was woken
+        assert calls(server, "evalsha") == 2 * (number + 1)
+        assert calls(server, "eval") == 0, "nobody went to the end of the line"
+    for thread in threads:
+        thread.join()
+
+
+def test_a_slot_that_was_handled_is_told_to_all_in_line(start: Any, connect: Any, until: Any, only_woken: None, name: str) -> None:
+    """Who is woken and needs nothing wakes the next one."""
+    server = start()
+    window = connect(server.url()).try_window(name, DAILY, ttl="1m")
+    verdicts: list[str] = []
+
+    def wait(client: Any) -> None:
+        verdicts.append(client.try_window(name, DAILY, wait="1m").verdict)
+
+    threads = [threading.Thread(target=wait, args=(connect(server.url()),)) for _ in range(5)]
     for thread in threads:
         thread.start()
-    until(lambda: server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == waiters)
-    until(lambda: calls(server, "get") == waiters + 1)  # the claim, and each has looked
-    settled = time.monotonic()
-    driver.settle(Settlement(name, OWNER, "released", DAY), 1.5)
-    for thread in threads:
-        thread.join(10)
-    assert min(woken) - settled >= 0.2 * (waiters - 1)
+    until(lambda: in_line(server) == 5)
+    window.handled()
+    until(lambda: len(verdicts) == 5)
+    assert set(verdicts) == {"handled"}
+
+
+@pytest.mark.parametrize("end", ["release", "expiry"])
+def test_a_deadline_counts_from_the_grant_and_not_from_the_wait(face: Any, connect: Any, redis_url: str, name: str, end: str) -> None:
+    """L5: a claim in line is sent long before it is applied."""
+    holder, client = connect(redis_url), face.connect(redis_url)
+    assert holder.driver.claim(held(name)._replace(ttl=1_200_000), 1.5).verdict == "won"
+    if end == "release":
+        threading.Timer(1.0, lambda: holder.driver.settle(Settlement(name, OWNER, "released", DAY), 1.5)).start()
+    grant = face.do(client.try_lease(name, ttl="900ms", heartbeat="250ms", wait="30s"))
+    now = holder.driver.now(1.5)[0]
+    remaining = grant.remaining()
+    assert not grant.lost
+    assert remaining > 0.4, "it waited for longer than its ttl, which counts from now on"
+    record = holder.driver.read(name, 1.5)[0]
+    assert remaining <= (record.expires_at - now) / SECOND - 0.09, "less the margin, it never lasts longer than the store's"
+
+
+def test_a_waiter_that_hangs_costs_the_others_its_ttl_at_the_most(start: Any, connect: Any, until: Any, name: str) -> None:
+    """It is granted what it stands in line for, and does not renew it."""
+    server = start()
+    grant = connect(server.url()).try_lease(name, ttl="1m")
+    code = "import rota, sys; rota.connect(sys.argv[1]).try_lease(sys.argv[2], ttl='1s', wait='1m')"
+    hung = subprocess.Popen([sys.executable, "-c", code, server.url(), name])
+    try:
+        until(lambda: in_line(server) == 1)
+        hung.send_signal(signal.SIGSTOP)
+        got: list[Any] = []
+        client = connect(server.url())
+        thread = threading.Thread(target=lambda: got.append(client.try_lease(name, wait="30s")))
+        thread.start()
+        until(lambda: in_line(server) == 2)
+        released = time.monotonic()
+        grant.release()
+        thread.join(20)
+        assert got[0]
+        assert got[0].record.granted_at - grant.record.granted_at > 0
+        assert time.monotonic() - released < 1.0 + _engine.LONGEST_WATCH + 1.0
+    finally:
+        hung.kill()
+        hung.wait()
 
 
 def test_many_waiters_are_all_woken(start: Any, driver_for: Any, until: Any, name: str) -> None:
@@ -108,14 +181,12 @@ def test_many_waiters_are_all_woken(start: Any, driver_for: Any, until: Any, nam
     threads = [threading.Thread(target=lambda: answers.append(driver.watch(name, OWNER, 20.0))) for _ in range(30)]
     for thread in threads:
         thread.start()
-    until(lambda: server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 30)
-    until(lambda: calls(server, "get") == 31)  # the claim, and each has looked
+    until(lambda: in_line(server) == 30)
     driver.settle(Settlement(name, OWNER, "released", DAY), 1.5)
     for thread in threads:
         thread.join(10)
     assert answers == [True] * 30
-    # the next call over each connection ends its subscription
-    until(lambda: driver.now(1.5) and server.do("PUBSUB", "CHANNELS") == [])
+    until(lambda: not server.do("EXISTS", f"rota:{name}\nwake"), 3)  # what the last one left for a next one goes by itself
 
 
 def test_twenty_clients_get_the_lease_one_after_the_other(connect: Any, redis_url: str, until: Any, waiters: Any, name: str) -> None:
@@ -148,8 +219,6 @@ def test_twenty_clients_get_the_lease_one_after_the_other(connect: Any, redis_ur
 
 
 def test_a_waiter_that_dies_is_harmless(start: Any, driver_for: Any, connect: Any, until: Any, name: str) -> None:
-    import os
-
     server = start()
     grant = connect(server.url()).try_lease(name, ttl="1m")
     pid = os.fork()
@@ -158,10 +227,10 @@ def test_a_waiter_that_dies_is_harmless(start: Any, driver_for: Any, connect: An
             rota.connect(server.url()).try_lease(name, wait="30s")
         finally:
             os._exit(0)
-    until(lambda: server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 1)
+    until(lambda: in_line(server) == 1)
     os.kill(pid, 9)
     os.waitpid(pid, 0)
-    until(lambda: server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 0)
+    until(lambda: in_line(server) == 0)
     threading.Timer(0.2, grant.release).start()
     assert connect(server.url()).try_lease(name, wait="10s")
 
@@ -175,7 +244,7 @@ def test_a_wait_that_is_cancelled_leaves_nothing(start: Any, name: str, until: A
             async with rota.connect_async(server.url()) as client:
                 before = asyncio.all_tasks()
                 task = asyncio.create_task(client.try_lease(name, wait="30s"))
-                while server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 0:  # noqa: ASYNC110 - the server has no event
+                while in_line(server) == 0:  # noqa: ASYNC110 - the server has no event
                     await asyncio.sleep(0.01)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -187,7 +256,7 @@ def test_a_wait_that_is_cancelled_leaves_nothing(start: Any, name: str, until: A
                 assert asyncio.all_tasks() == before
 
         asyncio.run(main())
-        until(lambda: server.do("PUBSUB", "CHANNELS") == [])
+        until(lambda: in_line(server) == 0)
 
 
 def test_a_restart_while_somebody_waits_is_survived(start: Any, face: Any, connect: Any, until: Any, name: str) -> None:
@@ -196,7 +265,7 @@ def test_a_restart_while_somebody_waits_is_survived(start: Any, face: Any, conne
     client = face.connect(server.url())
 
     def restart() -> None:
-        until(lambda: server.do("PUBSUB", "NUMSUB", f"rota:{name}")[1] == 1)
+        until(lambda: in_line(server) == 1)
         server.kill()
         server.start()
         grant.release()

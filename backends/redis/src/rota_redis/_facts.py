@@ -17,8 +17,7 @@ _PROBES = {
     "get": command("GET", PREFIX),
     "set": command("SET", PREFIX, "", "XX"),
     "evalsha": command("EVALSHA", "0" * 40, 1, PREFIX),
-    "publish": command("PUBLISH", PREFIX, ""),
-    "pubsub|numsub": command("PUBSUB", "NUMSUB", PREFIX),
+    "blpop": command("BLPOP", PREFIX, "0.001"),
 }
 _COMMANDS = [
     command("TIME"),

@@ -71,15 +71,7 @@ class Maker:
 
 
 class Line(ABC):
-    """One open connection.
-
-    Attributes:
-        first: What must be said before anything else: that nobody listens to a channel any more.
-        skips: Whether news, and the answer to that, come before the next reply.
-    """
-
-    first = b""
-    skips = False
+    """One open connection."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -90,16 +82,8 @@ class Line(ABC):
         """Send ``packed``, ``count`` commands in it, and append the replies."""
 
     @abstractmethod
-    async def hear(self, deadline: float) -> Reply:
-        """Return the next thing that the server says by itself; None if it says nothing until then."""
-
-    @abstractmethod
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-    @abstractmethod
     def is_quiet(self) -> bool:
-        """Whether there is nothing to read but news; else the server has closed it."""
+        """Whether there is nothing to read; else the server has closed it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -107,15 +91,12 @@ class Line(ABC):
 
     @abstractmethod
     def break_off(self) -> None:
-        """Have whoever hears, perhaps on another thread, be told that it has ended."""
+        """Have whoever waits for a reply, perhaps on another thread, be told that it has ended."""
 
     def take(self, replies: list[Reply]) -> None:
-        """Append what has come, but for news."""
+        """Append what has come."""
         while (found := self.taker()) is not None:
-            if not self.skips:
-                replies.append(found[0])
-            elif isinstance(found[0], list) and found[0][0].endswith(b"unsubscribe"):
-                self.skips = False
+            replies.append(found[0])
 
 
 class BlockingLine(Line):
@@ -130,35 +111,13 @@ class BlockingLine(Line):
         sock = self._sock
         sock.settimeout(left(deadline))
         sock.sendall(packed)
-        while len(replies) < count or self.skips:
+        while len(replies) < count:
             sock.settimeout(left(deadline))
             self.taker.more(sock.recv(RECEIVE))
             self.take(replies)
 
-    async def hear(self, deadline: float) -> Reply:
-        while (found := self.taker()) is None:
-            if monotonic() >= deadline:
-                return None
-            self._sock.settimeout(left(deadline))
-            try:
-                self.taker.more(self._sock.recv(RECEIVE))
-            except TimeoutError:
-                return None
-        return found[0]
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - never on a loop
-
     def is_quiet(self) -> bool:
-        return not self._readable(0) or (self.skips and self._has_news())
-
-    def _has_news(self) -> bool:
-        self._sock.settimeout(0.001)
-        try:
-            self.taker.more(self._sock.recv(RECEIVE))
-        except OSError:
-            return False
-        return True
+        return not self._readable(0)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -190,25 +149,13 @@ class AsyncLine(Line):
         async with asyncio.timeout(left(deadline)):
             self._writer.write(packed)
             await self._writer.drain()
-            while len(replies) < count or self.skips:
+            while len(replies) < count:
                 self.taker.more(await self._reader.read(RECEIVE))
                 self.take(replies)
 
-    async def hear(self, deadline: float) -> Reply:
-        while (found := self.taker()) is None:
-            try:
-                async with asyncio.timeout(deadline - monotonic()):
-                    self.taker.more(await self._reader.read(RECEIVE))
-            except TimeoutError:
-                return None
-        return found[0]
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
     def is_quiet(self) -> bool:
         # the socket is asked too: a loop that was busy has not read yet that the server has closed it
-        return not self._reader.at_eof() and self._reader.exception() is None and (self.skips or not self._readable(0))
+        return not self._reader.at_eof() and self._reader.exception() is None and not self._readable(0)
 
     def close(self) -> None:
         self.connection._close()
@@ -222,23 +169,33 @@ class Link(ABC):
     """Connections to servers. Each call takes one of its own; idle ones are kept.
 
     Attributes:
-        listening: Those on which somebody waits for news.
+        waiting: Those on which somebody waits in line.
     """
 
     def __init__(self, makers: Mapping[bool, Maker]) -> None:
         self.makers = makers
         self.closed = False
         self._idle: dict[Address, list[Line]] = {}
-        self.listening: set[Line] = set()
+        self.waiting: set[Line] = set()
 
     @abstractmethod
     async def connect(self, address: Address, seconds: float, sentinel: bool) -> Line:
         """Open a connection."""
 
     async def exchange(
-        self, address: Address, packed: bytes, count: int, deadline: float, *, sentinel: bool = False, enough: int = 0
+        self,
+        address: Address,
+        packed: bytes,
+        count: int,
+        deadline: float,
+        *,
+        sentinel: bool = False,
+        enough: int = 0,
+        waits: bool = False,
     ) -> list[Reply]:
         """Send ``packed``, ``count`` commands in it, and return the replies; at the deadline, those that came if they are ``enough``.
+
+        Where one of them ``waits``, `close` ends it.
 
         Raises:
             Unavailable: Nothing was sent, or the server said that it can't serve.
@@ -246,8 +203,12 @@ class Link(ABC):
         """
         line = await self.take(address, deadline, sentinel)
         replies: list[Reply] = []
+        if waits:
+            self.waiting.add(line)
         try:
-            await line.talk(line.first + packed, count, deadline, replies)
+            if waits and self.closed:  # meanwhile, so that it did not find this line
+                raise Unavailable("the client is closed")
+            await line.talk(packed, count, deadline, replies)
         except BaseException as error:
             line.close()
             if enough and len(replies) >= enough and isinstance(error, TimeoutError):
@@ -256,7 +217,9 @@ class Link(ABC):
                 self.drop(address)
                 raise lost(error, sent=True) from error
             raise
-        line.first = b""
+        finally:
+            if waits:
+                self.waiting.discard(line)
         self.give(address, line)
         return replies
 
@@ -286,8 +249,7 @@ class Link(ABC):
         """Keep a connection for the next call."""
         idle = self._idle.setdefault(address, [])
         if len(idle) < IDLE and not self.closed:
-            # what has still something to say is taken first: by the claim of who was woken
-            idle.insert(len(idle) if line.first else 0, line)
+            idle.append(line)
         else:
             line.close()
 
@@ -302,12 +264,12 @@ class Link(ABC):
         self.closed = True
         for address in list(self._idle):
             self.drop(address)
-        for line in list(self.listening):
+        for line in list(self.waiting):
             line.break_off()
 
     def after_fork(self) -> None:
-        _of_the_parent.append((self._idle, self.listening))
-        self._idle, self.listening = {}, set()
+        _of_the_parent.append((self._idle, self.waiting))
+        self._idle, self.waiting = {}, set()
 
 
 def _unopened(error: Exception, tls: bool) -> Exception:

@@ -27,10 +27,10 @@ class Route:
         self._addresses = list(settings.addresses)
         self._link = link
 
-    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0, waits: bool = False) -> list[Reply]:
         """Send ``packed``, ``count`` commands about ``key``, and return the replies; see `Link.exchange`."""
         address = self._addresses[0]
-        replies = await self._link.exchange(address, packed, count, deadline, enough=enough)
+        replies = await self._link.exchange(address, packed, count, deadline, enough=enough, waits=waits)
         if isinstance(replies[0], Exception) and code_of(replies[0]) in ("READONLY", "MASTERDOWN"):
             # behind a name or a proxy another server may be the primary by now: connect anew next time
             self._link.drop(address)
@@ -81,11 +81,11 @@ class Sentinel(Route):
         self._service = settings.service
         self._primary: Address | None = None
 
-    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0, waits: bool = False) -> list[Reply]:
         known = self._primary
         address = await self.where(key, deadline)
         try:
-            replies = await self._link.exchange(address, packed, count, deadline, enough=enough)
+            replies = await self._link.exchange(address, packed, count, deadline, enough=enough, waits=waits)
         except Unavailable as error:
             self._primary = None
             if known is None or isinstance(error, OutcomeUnknown):
@@ -98,7 +98,7 @@ class Sentinel(Route):
             if known is None:
                 return replies
         # nothing was applied by what was the primary: if there is another one by now, ask that
-        return await self.call(key, packed, count, deadline, enough=enough)
+        return await self.call(key, packed, count, deadline, enough=enough, waits=waits)
 
     def distrust(self) -> None:
         self._primary = None
@@ -123,14 +123,15 @@ class Cluster(Route):
         self._nodes: list[Address] = []
         self._stale = True
 
-    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0) -> list[Reply]:
+    async def call(self, key: bytes, packed: bytes, count: int, deadline: float, *, enough: int = 0, waits: bool = False) -> list[Reply]:
         learnt = self._stale
         address = await self.where(key, deadline)
         asking = 0
         for _ in range(REDIRECTIONS):
             try:
                 packed_too = _ASKING * asking + packed
-                replies = await self._link.exchange(address, packed_too, asking + count, deadline, enough=enough and asking + enough)
+                at_least = enough and asking + enough
+                replies = await self._link.exchange(address, packed_too, asking + count, deadline, enough=at_least, waits=waits)
             except Unavailable as error:
                 self._stale = True
                 if learnt or isinstance(error, OutcomeUnknown):

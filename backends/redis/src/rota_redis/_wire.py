@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
+from redis.crc import key_slot
 from rota.backend import Answer, Claim, Override, Record, Renewal, Settled, Settlement, WriteBack
 from rota.errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
 
-#: Put before the full name: the key that holds its record, and the channel that tells of it. One key for a name, so one hash slot,
-#: whatever braces the name has; names with one hash tag (``{tag}``) share a slot, and are renewed by one call on a cluster.
+#: Put before the full name: the key that holds its record. One key for a name, so one hash slot, whatever braces the name has; names with
+#: one hash tag (``{tag}``) share a slot, and are renewed by one call on a cluster.
 PREFIX = b"rota:"
 #: What a value that is ours begins with: the record's format.
 FORMAT = b"1\n"
@@ -48,13 +49,15 @@ class Script(NamedTuple):
     head: bytes
 
 
-def scripts(*, sharded: bool, confirmed: bool) -> dict[str, Script]:
-    """Return the script of each verb: ``sharded`` for the channels of a cluster, ``confirmed`` where WAIT follows."""
-    folder = files(__package__) / "scripts"
-    s = "S" if sharded else ""
-    head = f"local PUBLISH, NUMSUB, TOUCH = '{s}PUBLISH', '{'SHARD' if sharded else ''}NUMSUB', {str(confirmed).lower()}\n"
-    head += (folder / "record.lua").read_text("utf-8")
-    return {verb: script(head + (folder / f"{verb}.lua").read_text("utf-8"), confirmed) for verb in VERBS}
+def scripts(*, confirmed: bool) -> dict[str, Script]:
+    """Return the script of each verb; ``confirmed`` where WAIT follows."""
+    head = f"local TOUCH = {str(confirmed).lower()}\n{text_of('record')}"
+    return {verb: script(head + text_of(verb), confirmed) for verb in VERBS}
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file of ``scripts``."""
+    return (files(__package__) / "scripts" / f"{name}.lua").read_text("utf-8")
 
 
 def script(text: str, confirmed: bool) -> Script:
@@ -88,6 +91,18 @@ def evaluate(script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) 
 def key_of(name: str) -> bytes:
     """Return the key of a name."""
     return PREFIX + name.encode()
+
+
+def keys_of_waiters(key: bytes, sharded: bool) -> list[bytes]:
+    """Return the keys of those who wait for a name, in the slot of its key: whether anybody does, and what wakes them.
+
+    No name has a line break. Empty where there are none in that slot: for a name with a ``}`` and no hash tag, on a cluster.
+    """
+    if sharded and key_slot(key + b"\n") != (slot := key_slot(key)):
+        key = b"%b{%b}" % (PREFIX, key)  # no hash tag: the whole key becomes one
+        if key_slot(key) != slot:
+            return []
+    return [key + b"\nwaited", key + b"\nwake"]
 
 
 def line(text: str) -> str:

@@ -37,7 +37,6 @@ from ._link import AsyncLink, BlockingLink, Link, Maker, monotonic
 from ._resp import Reply
 from ._route import Route, by_address, route
 from ._url import OPTIONS, Address, Settings, settings
-from ._watch import watch
 
 if TYPE_CHECKING:
     from rota.finding import Finding
@@ -46,8 +45,10 @@ T = TypeVar("T")
 
 #: Keys that one SCAN looks at, and records read in one go.
 SCAN, CHUNK = 1000, 500
-#: The longest that a waiter's first look may take, seconds.
-LOOK = 1.0
+#: The verbs that end a grant, and wake who waits.
+ENDS = ("settle", "override", "forget")
+#: How much longer than its wait somebody who waits is known of (milliseconds), and is waited for (seconds).
+AFTER, GRACE = 1000, 0.25
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -68,7 +69,9 @@ class Verbs:
         self.link = link
         self.route: Route = route(settings, link)
         self.replicas = settings.wait_replicas
-        self.scripts = _wire.scripts(sharded=settings.kind == "cluster", confirmed=self.replicas > 0)
+        self.sharded = settings.kind == "cluster"
+        self.scripts = _wire.scripts(confirmed=self.replicas > 0)
+        self.line_up = _wire.script(_wire.text_of("line_up"), confirmed=True)
 
     def pack(self, verb: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
         """Pack the call of a script."""
@@ -77,7 +80,8 @@ class Verbs:
     async def call(self, verb: str, name: str, *arguments: bytes, deadline: float, wait: float = 0.0) -> list[Reply]:
         """Call a script about one name; see `send`."""
         key = _wire.key_of(name)
-        return await self.send(verb, key, self.pack(verb, (key,), arguments), deadline, wait)
+        keys = (key, *_wire.keys_of_waiters(key, self.sharded)) if verb in ENDS else (key,)
+        return await self.send(verb, key, self.pack(verb, keys, arguments), deadline, wait)
 
     async def send(self, verb: str, key: bytes, packed: bytes, deadline: float, wait: float = 0.0) -> list[Reply]:
         """Call a script; where replicas must confirm, WAIT so many seconds on its connection, and return how many did (None: too late)."""
@@ -205,7 +209,7 @@ class Verbs:
                 if isinstance(reply, Exception):
                     raise _wire.translated(reply) from reply
                 cursor, keys = reply
-                names.update(name for name in (key[len(_wire.PREFIX) :] for key in keys) if name > after)
+                names.update(name for name in (key[len(_wire.PREFIX) :] for key in keys) if name > after and b"\n" not in name)
                 if len(names) > 2 * limit + SCAN:
                     names = set(heapq.nsmallest(limit, names))
                 if cursor == b"0":
@@ -238,22 +242,44 @@ class Verbs:
         time = int(reply[0]) * 1_000_000 + int(reply[1])
         return time, time
 
+    # Whoever ends a grant wakes one waiter, who is in a BLPOP, its claim in the same packet right behind it. The server carries it out as
+    # soon as BLPOP is over: no round trip, and nobody asks in vain.
+
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        key = _wire.key_of(claim.name)
+        line = _wire.keys_of_waiters(key, self.sharded)
+        if self.replicas and line:
+            await self.watch(claim.name, owner, wait)
+        if self.replicas or not line:
+            return await self.claim(claim, timeout)
+        deadline = monotonic() + wait + timeout
+        packed = self._in_line(key, line, owner, wait) + self.pack("claim", (key, *line), (_wire.claim_argument(claim),))
+        reply = (await self.route.call(key, packed, 3, deadline, waits=True))[-1]
+        if isinstance(reply, Exception):  # nothing was applied: moved, no longer the primary, or the script is not there any more
+            return await self.claim(claim, deadline - monotonic())
+        return _wire.answer(claim.name, reply)
+
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
         deadline = monotonic() + timeout
-
-        async def is_there() -> bool:
-            record, _ = await self.read(name, min(LOOK, deadline - monotonic()))
-            return record is not None and record.owner == owner
-
         key = _wire.key_of(name)
-        try:
-            address = await self.route.where(key, deadline)
-            return await watch(self.link, address, key, owner, deadline, self.settings.kind == "cluster", is_there)
-        except Unavailable:
-            self.route.distrust()
-            if monotonic() >= deadline:
-                return False
-            raise
+        line = _wire.keys_of_waiters(key, self.sharded)
+        if not line:
+            raise Unavailable("nobody can be woken for a name with a '}' and no hash tag on a cluster")
+        while (left := deadline - monotonic()) > 0:
+            # the second look wakes the next one, who was not told
+            packed = self._in_line(key, line, owner, left) + _wire.evaluate(self.line_up, (key, *line), (owner.encode(), b"1"))
+            _, woken, is_gone = await self.route.call(key, packed, 3, deadline + GRACE, waits=True)
+            if isinstance(is_gone, Exception) or isinstance(woken, Exception):
+                raise Unavailable(f"redis can't wake waiters: {woken}")
+            if is_gone or not woken:
+                return bool(is_gone)
+        return False
+
+    def _in_line(self, key: bytes, line: list[bytes], owner: str, wait: float) -> bytes:
+        """Pack what waits until the owner is gone."""
+        wait = max(0.001, wait)
+        look = _wire.evaluate(self.line_up, (key, *line), (owner.encode(), b"%d" % (wait * 1000 + AFTER)))
+        return look + _wire.command("BLPOP", line[1], f"{wait:.3f}")
 
     async def override(self, override: Override, timeout: float) -> Settled:
         arguments = [_wire.override_argument(override)] + ([] if override.history is None else [override.history])
@@ -286,7 +312,7 @@ class RedisDriver(Driver):
     """The blocking driver; see `Verbs`."""
 
     capabilities = Capabilities(
-        verbs=frozenset({"watch", "override", "record", "facts"}),
+        verbs=frozenset({"watch", "claim_when_free", "override", "record", "facts"}),
         min_ttl=10_000,
         waiting="watch",
         # a server without persistence forgets everything when it is restarted; `facts` says what this one does
@@ -324,6 +350,9 @@ class RedisDriver(Driver):
 
     def now(self, timeout: float) -> Now | None:
         return step(self._verbs.now(timeout))
+
+    def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        return step(self._verbs.claim_when_free(claim, owner, wait, timeout))
 
     def watch(self, name: str, owner: str, timeout: float) -> bool:
         return step(self._verbs.watch(name, owner, timeout))
@@ -370,6 +399,9 @@ class AsyncRedisDriver(AsyncDriver):
 
     async def now(self, timeout: float) -> Now | None:
         return await self._verbs.now(timeout)
+
+    async def claim_when_free(self, claim: Claim, owner: str, wait: float, timeout: float) -> Answer:
+        return await self._verbs.claim_when_free(claim, owner, wait, timeout)
 
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
         return await self._verbs.watch(name, owner, timeout)

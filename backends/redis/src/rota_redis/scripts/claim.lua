@@ -5,12 +5,16 @@ local raw = redis.call('GET', key) or ''
 local owner, label, kind, ttl, apply_until, retention, rest =
   string.match(ARGV[1], '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n()')
 
-local function answer(verdict, before) return {verdict .. '\n' .. now_text, raw, before} end
-
 local schedule, zone, start, finish, not_before, late_from, period, seal, overlap, most = '', '', '', '', '0', '', '0', '0', '0', '0'
 if string.sub(ARGV[1], rest) ~= '\n\n\n\n0\n\n0\n0\n0\n0' then  -- as for every plain lease
   schedule, zone, start, finish, not_before, late_from, period, seal, overlap, most =
     string.match(ARGV[1], '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$', rest)
+end
+
+local function answer(verdict, before)
+  -- who was woken and holds nothing now wakes the next in line
+  if KEYS[2] and verdict ~= 'busy' and (verdict ~= 'won' or overlap == '1') then tell() end
+  return {verdict .. '\n' .. now_text, raw, before}
 end
 
 -- what is asked for most is what somebody else holds or has handled: it is told before the rest of the record is taken apart
@@ -86,5 +90,4 @@ raw = write(key, {
   int(math.max(tonumber(finish) or tonumber(start) or 0, ends_at, now) + retention),                             -- R1
   schedule, zone, label, now_text,
 }, history)
-if record then tell(key, record[OWNER]) end                                                                      -- it had expired
 return answer('won', before)

@@ -4,5 +4,5 @@ local key = KEYS[1]
 local record = read(key)
 if not record or record[KIND] == '' then return '0' end
 write(key, {'1', '', '', '', '0', '', '', '', '', '0', next_token(record), '', '0', '', '0', int(now + DAY), '', '', '', '0'}, '')
-tell(key, record[OWNER])
+if record[OWNER] ~= '' then tell() end
 return '1'

@@ -24,5 +24,5 @@ if record[OUTCOME] ~= 'sealed' then record[PRIOR] = '' end                      
 record[SETTLED] = now_text
 record[KEEP] = int(math.max(tonumber(record[KEEP]), now + retention))
 raw = write(key, record, ARGV[2] or history_of(record, raw))
-tell(key, gone)
+if gone ~= '' then tell() end
 return answer('1', action)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- The head of every script: the store's time, the record as it is kept, and waking those who watch a name.
--- A line of the driver goes before it and sets PUBLISH, NUMSUB (the sharded commands on a cluster) and TOUCH.
+-- The head of every script: the store's time, the record as it is kept, and waking those who wait for a name.
+-- A line of the driver goes before it and sets TOUCH. KEYS[2] and KEYS[3], if given, are of those who wait for the name.
 
 -- once: two calls in one script differ (7.0.15). A double holds microseconds exactly until the year 2255
 local time = redis.call('TIME')
@@ -52,10 +52,11 @@ local function next_token(record)
   return record and tonumber(record[TOKEN]) >= now and int(record[TOKEN] + 1) or now_text
 end
 
--- Those who watch the name learn which owner is gone, and how many of them there are, so that they don't all ask at once.
--- pcall: the record is written, so a user without rights on channels must not turn the answer into an error.
-local function tell(key, owner)
-  if owner == '' then return end
-  local watchers = redis.pcall('PUBSUB', NUMSUB, key)
-  if watchers.err or watchers[2] ~= 0 then redis.pcall(PUBLISH, key, owner .. ' ' .. (watchers[2] or 1)) end
+-- Wake who is first in line, if anybody waits: KEYS[2] is there as long as somebody does, and a BLPOP of KEYS[3] ends. Where nobody takes it,
+-- it goes by itself. pcall: the record is written, so a right or memory that is missing must not turn the answer into an error.
+local function tell()
+  if KEYS[2] and redis.pcall('EXISTS', KEYS[2]) == 1 and redis.pcall('EXISTS', KEYS[3]) == 0 then
+    redis.pcall('RPUSH', KEYS[3], '')
+    redis.pcall('PEXPIRE', KEYS[3], 1000)
+  end
 end

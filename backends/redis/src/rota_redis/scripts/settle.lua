@@ -41,5 +41,5 @@ record[PRIOR], record[SETTLED] = '', now_text
 record[KEEP] = int(math.max(tonumber(record[KEEP]), now + retention))                               -- R1
 local head
 raw, head = write(key, record, ARGV[2] or history_of(record, raw))
-tell(key, gone)
+if gone ~= '' then tell() end
 return answer('1', result, expired, ARGV[2] and head)
