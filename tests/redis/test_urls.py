@@ -154,3 +154,20 @@ def test_the_password_with_everything_in_it_logs_in(start, connect, name: str) -
     with pytest.raises(ConfigurationError, match="not trusted"):
         connect(f"rediss://:{encoded}@localhost:{server.port}/2").try_lease(name)
     assert connect(f"rediss://:{encoded}@localhost:{server.port}/2?ssl_cert_reqs=none").try_lease(name)
+
+
+@pytest.mark.parametrize("options", ["", "?protocol=3"])
+def test_tls_where_there_is_none_and_none_where_there_is_say_what_to_write(start, face, options: str) -> None:
+    plain, tls = start(), start(tls=True)
+    with pytest.raises(rota.Unavailable, match="if it speaks no TLS, write redis://"):
+        face.do(face.connect(f"rediss://127.0.0.1:{plain.port}{options}", timeout=0.5).try_lease("job"))
+    for url in (f"redis://127.0.0.1:{tls.port}", f"redis+sentinel://127.0.0.1:{tls.port}/rota", f"redis+cluster://127.0.0.1:{tls.port}"):
+        with pytest.raises(rota.Unavailable, match="if it speaks TLS, write rediss://, or ssl=true"):
+            face.do(face.connect(url + options).try_lease("job"))
+
+
+def test_a_user_without_the_rights_is_told_which(start, face) -> None:
+    server = start(password="pw")
+    server.do("ACL", "SETUSER", "app", "on", ">pw", "~rota:*", "+@all", "-evalsha")
+    with pytest.raises(ConfigurationError, match=r"NOPERM.*'evalsha'.*README"):
+        face.do(face.connect(f"redis://app:pw@127.0.0.1:{server.port}").try_lease("job"))

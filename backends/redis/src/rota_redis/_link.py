@@ -30,6 +30,9 @@ from ._wire import DENIED, TROUBLE, code_of, lost, translated
 #: Connections kept open between calls, per server.
 IDLE = 32
 
+#: What redis-py says of a server that hung up on its first words, as one does that wants TLS.
+HUNG_UP = ("reset by peer", "closed by server", "Connection lost", "Protocol Error", "Broken pipe")
+
 #: Bytes read at once.
 RECEIVE = 65536
 
@@ -276,10 +279,12 @@ def _unopened(error: Exception, tls: bool) -> Exception:
     """Return rota's error for a connection that could not be opened: the server said that it can't, or it said nothing."""
     if isinstance(error, ResponseError) or code_of(error) in (*TROUBLE, *DENIED) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return translated(error)
-    if tls and isinstance(error, (redis.TimeoutError, redis.ConnectionError, TimeoutError)) and "refused" not in str(error):
-        # a plain port keeps silent: it takes the handshake for the beginning of a command
-        return Unavailable(f"{lost(error, sent=False)} (TLS was spoken: if this port is plain, write redis:// or leave ssl=true out)")
-    return lost(error, sent=False)
+    found = lost(error, sent=False)
+    if tls and (isinstance(error, (TimeoutError, redis.TimeoutError)) or "SSL" in str(error)):
+        return Unavailable(f"{found}; if it speaks no TLS, write redis://, or leave out ssl=true")  # a plain server waits for a line's end
+    if not tls and any(said in str(error) for said in HUNG_UP):
+        return Unavailable(f"{found}; if it speaks TLS, write rediss://, or ssl=true with sentinels and clusters")
+    return found
 
 
 class BlockingLink(Link):

@@ -246,7 +246,8 @@ def translated(error: Exception) -> RotaError:
     if code in TROUBLE:
         return Unavailable(f"redis can't serve now: {code} {_plain(error, code)}")
     if code in DENIED:
-        return ConfigurationError(f"redis refuses these credentials: {code} {_plain(error, code)}")
+        hint = "; the README of rota-redis names the rights that are needed" if code == "NOPERM" else ""
+        return ConfigurationError(f"redis refuses these credentials: {code} {_plain(error, code)}{hint}")
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConfigurationError(f"the server's certificate is not trusted (see ssl_ca_certs): {error}")
     if code == "WRONGTYPE" or "ROTAFORMAT" in str(error):
