@@ -148,8 +148,8 @@ def test_redis_behind_sentinels_without_wait_replicas(finds, sentinel_url):
 
 
 def test_redis_whose_user_has_too_few_rights(finds, redis):
-    redis.do("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "&*", "+@all", "-publish", "-set")
-    finds("bad", "permissions", "ACL SETUSER poor +set +publish", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
+    redis.do("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "+@all", "-blpop", "-set")
+    finds("bad", "permissions", "ACL SETUSER poor +set +blpop", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
     redis.do("ACL", "SETUSER", "poor", "-info")
     finds("bad", "permissions", "+info", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
 

@@ -122,9 +122,9 @@ def _replicas(settings: Settings, facts: Facts) -> Iterator[Finding]:
 def _rights(facts: Facts) -> Iterator[Finding]:
     user = facts["user"] or "default"
     if facts["forbidden"]:
-        commands = " ".join(f"+{name.replace('pubsub|numsub', 'pubsub')}" for name in str(facts["forbidden"]).split(", "))
+        commands = " ".join(f"+{name}" for name in str(facts["forbidden"]).split(", "))
         why = "rota needs them for claims, and to wake waiters."
-        cure = f"ACL SETUSER {user} {commands} ~rota:* &rota:*"
+        cure = f"ACL SETUSER {user} {commands} ~rota:*"
         yield Finding(BAD, "permissions", f"the user {user} may not use: {facts['forbidden']}", why, cure)
     else:
         yield Finding(OK, "permissions", f"the user {user} may do what rota needs")

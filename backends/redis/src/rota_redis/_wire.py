@@ -42,6 +42,15 @@ _CODES = {
 }
 
 
+# what has no code of its own; of a right that is missing in a script: Redis, and Valkey 8.0
+_SAID = {
+    "max number of clients": "BUSY",
+    "killed by user": "BUSY",
+    "user executing the script": "NOPERM",
+    "ACL failure in script": "NOPERM",
+}
+
+
 class Script(NamedTuple):
     """A script of one verb, and the head of its EVALSHA."""
 
@@ -233,7 +242,7 @@ def code_of(error: Exception) -> str:
     for kind in type(error).__mro__:
         if kind.__name__ in _CODES:
             return _CODES[kind.__name__]
-    for said, code in (("max number of clients", "BUSY"), ("user executing the script", "NOPERM"), ("killed by user", "BUSY")):
+    for said, code in _SAID.items():
         if said in text:
             return code
     # servers before 7.0 put what went wrong inside a script behind a text of their own
