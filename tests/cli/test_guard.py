@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import json
 import os
 import select
 import signal
@@ -220,6 +221,31 @@ def test_a_host_without_room_for_its_files_is_told_from_a_wrong_command_line(cli
         codes.add(ended.returncode)
     assert codes == {_codes.HOST}
     assert not cli.file("ran").exists()
+
+
+#: A user who has no other process, and may read all files, Python's too.
+NOBODY = ["setpriv", f"--reuid={100_000 + os.getpid()}", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3], ids=["no command", "no guard", "no heartbeat"])
+def test_a_host_without_room_for_another_process_is_told_too(cli, processes):
+    """EAGAIN at the fork of the command, at that of the guard, and for the thread; 4 are enough."""
+    if os.geteuid() == 0:
+        cli.before = ("prlimit", f"--nproc={processes}", *NOBODY)
+    elif processes > 1:
+        pytest.skip("not run: how many processes this user has is not known; root can be somebody who has none")
+    else:
+        cli.before = ("prlimit", "--nproc=1")
+    job = ("job", "--every", "300d")
+    ended = cli.shell(*job, script="touch ran")
+    assert ended.returncode == _codes.HOST
+    assert ended.stderr.startswith("rota: job: not run: this host has no room for it: ")
+    assert ended.stderr.count("\n") == 1
+    assert json.loads(cli.shell(*job, "--json", script=":").stderr.splitlines()[-1])["word"] == "host"
+    if os.geteuid() == 0:
+        cli.before = ("prlimit", "--nproc=4", *NOBODY)
+        assert cli.shell(*job, script=": > ran").returncode == 0
+        assert cli.file("ran").exists()
 
 
 def test_a_guard_that_was_stopped_for_long_acts_on_the_newest_word(cli):

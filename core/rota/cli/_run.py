@@ -57,7 +57,7 @@ def run(given: list[str]) -> int:
         _check_files()
         child = Child(options.command)
     except OSError as error:
-        return _no_room(options, error)
+        return _no_room(options, error.strerror)
     guard = None
     try:
         guard = Guard(child.pid)
@@ -71,7 +71,11 @@ def run(given: list[str]) -> int:
     except OSError as error:
         if guard is not None:
             raise
-        return _no_room(options, error)
+        return _no_room(options, error.strerror)
+    except RotaError as error:
+        if type(error) is not RotaError:
+            raise
+        return _no_room(options, str(error))  # a thread can't be started
     finally:
         child.close()
         if guard is not None:
@@ -80,8 +84,8 @@ def run(given: list[str]) -> int:
     return code
 
 
-def _no_room(options: RunOptions, error: OSError) -> int:
-    say(f"{options.name}: not run: this host has no room for it: {error.strerror}", "skipped", name=options.name, verdict="host")
+def _no_room(options: RunOptions, why: str | None) -> int:
+    say(f"{options.name}: not run: this host has no room for it: {why}", "skipped", name=options.name, verdict="host")
     tell("exit", name=options.name, code=_codes.HOST, by="rota", word="host")
     return _codes.HOST
 
