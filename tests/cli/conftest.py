@@ -163,10 +163,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # -- two sites, whose supervisors are at work beside the other tests (test_sites.py)
 
 
+#: libfaketime 0.9.10 breaks the system call under time.sleep, which sleeps until an instant of a clock that it should leave alone.
+SLEEP = """
+import select, time
+time.sleep = lambda seconds: select.select([], [], [], seconds) and None
+"""
+
+
 class Sites:
-    """Supervisors on wrong clocks, by libfaketime.
+    """Supervisors, and all that they start, on wrong clocks, by libfaketime.
 
     Attributes:
+        url: The store, on a server whose clock is right.
         skews: By how many seconds the clock of each site is ahead of the store's, for each name that they run.
         planned: The planned instants, in epoch seconds.
         folder: Where they work.
@@ -176,17 +184,26 @@ class Sites:
     slots, period = 30, 4
     skews: ClassVar = {"skewed": {"ahead": 1.5, "behind": -1.5}, "late": {"ahead": 1.5, "behind": -10.0}}
 
-    def __init__(self, folder: Path, library: str) -> None:
+    def __init__(self, folder: Path, library: str, url: str) -> None:
         self.folder = folder
-        self.library = library
+        self.url = url
+        customized = folder / "customized"
+        customized.mkdir()
+        (customized / "sitecustomize.py").write_text(SLEEP)
+        path = os.pathsep.join(filter(None, [str(customized), os.environ.get("PYTHONPATH", "")]))
+        self._faked = {"LD_PRELOAD": library, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": path}
         first = (int(time.time()) // self.period + 2) * self.period
         self.planned = [first + number * self.period for number in range(self.slots)]
         self.supervisors = [self._start(name, site, skew) for name, skews in self.skews.items() for site, skew in skews.items()]
 
     def _start(self, name: str, site: str, skew: float) -> subprocess.Popen[bytes]:
-        words = (site, name, self.slots, self.period, self.planned[0], f"sqlite://{self.folder}/store.db", self.folder)
-        environment = {**os.environ, "LD_PRELOAD": self.library, "FAKETIME": f"{skew:+.1f}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        return subprocess.Popen([sys.executable, str(Path(__file__).with_name("_supervisor.py")), *map(str, words)], env=environment)
+        words = (site, name, self.slots, self.period, self.planned[0], self.url, self.folder)
+        command = [sys.executable, str(Path(__file__).with_name("_supervisor.py")), *map(str, words)]
+        return subprocess.Popen(command, env={**os.environ, **self.environment(skew)})
+
+    def environment(self, skew: float) -> dict[str, str]:
+        """Variables that give a process, and all that it starts, a clock that is ahead by so much."""
+        return {**self._faked, "FAKETIME": f"{skew:+.1f}s"}
 
     def close(self) -> None:
         """Leave nothing running."""
@@ -202,7 +219,9 @@ def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if library is None or not any(item.get_closest_marker("beside") for item in request.session.items):
         yield None
         return
-    made = Sites(tmp_path_factory.mktemp("sites"), library)
+    url = request.getfixturevalue("redis_url")
+    url += f"{'&' if '?' in url else '?'}prefix=sites-{os.urandom(4).hex()}"
+    made = Sites(tmp_path_factory.mktemp("sites"), library, url)
     yield made
     made.close()
 
