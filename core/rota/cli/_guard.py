@@ -52,7 +52,8 @@ class Guard:
         if self._pid and abs(kill_at - self._told) > _STEP:
             self._told = kill_at
             # Far less than PIPE_BUF, so it is written whole or not at all. A guard that somebody killed is not needed as long as this
-            # process lives.
+            # process lives. One that somebody stopped for some thousand renewals finds no newer words than fit the pipe: when it goes on
+            # it ends the group too early, never too late, since deadlines only move on.
             with suppress(OSError):
                 os.write(self._feed, b"%r\n" % kill_at)
 
