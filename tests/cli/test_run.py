@@ -160,13 +160,20 @@ def test_slots_that_nobody_handled_are_reported_by_the_next_winner(cli):
     assert ran(20, "--quiet") == ""
 
 
-def test_a_missed_slot_is_caught_up_when_asked_to(cli):
-    """W6."""
-    options = ("job", "--every", "20m", "--catch-up")
-    first = cli.shell(*options, script="echo $ROTA_SLOT_END")
-    second = cli.shell(*options, script="echo $ROTA_SLOT_START")
-    assert (first.returncode, second.returncode) == (0, 0)
-    assert first.stdout == second.stdout  # the ended slot, and then the one that follows it
+@pytest.mark.parametrize("schedule", [("--cron", "0 0 * * 0"), ("--every", "7d")])
+def test_a_missed_slot_is_caught_up_when_asked_to(cli, schedule):
+    """W6: the ended slot, at the next start the current one, and then nothing more; none that ended too long ago."""
+    caught_up = cli.shell("job", *schedule, "--catch-up", script="echo $ROTA_SLOT_END")
+    failed = cli.shell("job", *schedule, "--catch-up", script="echo $ROTA_SLOT_START; exit 3")
+    current = cli.shell("job", *schedule, "--catch-up", script="echo $ROTA_SLOT_START")
+    again = cli.shell("job", *schedule, "--catch-up", script="echo $ROTA_SLOT_START")
+    assert [ended.returncode for ended in (caught_up, failed, current, again)] == [0, 3, 0, 0]
+    assert caught_up.stdout == failed.stdout == current.stdout
+    assert again.stdout == ""
+    assert "handled" in again.stderr
+    assert cli.shell("other", *schedule, script="echo $ROTA_SLOT_START").stdout == current.stdout
+    too_late = cli.shell("another", *schedule, "--catch-up", "--max-late", "7d", script="echo $ROTA_SLOT_START")
+    assert too_late.stdout == current.stdout
 
 
 def test_a_mark_ahead_of_the_clock_is_never_a_success(cli):

@@ -39,6 +39,7 @@ BAD = [
     ("early='61s' is more", {}, ["job", "--every", "1h", "--early", "61s"]),
     ("--wait-early goes with --planned", {}, ["job", "--every", "1h", "--wait-early", "1s"]),
     ("--overlap needs --at-most-once", {}, ["job", "--every", "1h", "--overlap"]),
+    ("--catch-up goes with --cron or --every", {}, ["job", "--once-per", "1h", "--catch-up"]),
     ("--overlap goes with", {}, ["job", "--once-per", "1h", "--overlap", "--at-most-once"]),
     ("--attempts counts retries", {}, ["job", "--every", "1h", "--at-most-once", "--attempts", "2"]),
     ("--standby='soon'", {}, ["job", "--standby", "soon"]),

@@ -39,13 +39,13 @@ WHEN = (
 )
 #: Kinds: l lease, o once (rolling), s window by schedule, p window with a planned instant. Each has an environment variable.
 OPTIONS = (
-    Option("url", "URL", "losp", "the store that coordinates, the same everywhere [a file for this host alone]"),
+    Option("url", "URL", "losp", "the store all share, as redis://HOST (see rota backends) [a file for this host alone]"),
     Option("wait", "DUR", "losp", "how long to stand by while others run it; inf: for ever [until the slot ends; a lease: 0s]"),
     Option("busy_ok", None, "losp", "somebody else who runs it is no failure: exit 0, not 112"),
     Option("wait_early", "DUR", "p", "wait so long for a planned slot that has not begun [5m]"),
     Option("early", "DUR", "osp", "a start so shortly before a slot is meant for it [5s]"),
     Option("max_late", "DUR", "sp", "refuse later than this after the slot's start [while the slot is open]"),
-    Option("catch_up", None, "s", "run the newest slot that ended, if it was missed, instead of the current one"),
+    Option("catch_up", None, "s", "if the slot before this one was missed, run that one; the next start runs the current one"),
     Option("at_most_once", None, "osp", "never run a slot again, even after a failure or crash, as long as the store can be asked"),
     Option("overlap", None, "sp", "with --at-most-once: don't keep the next slot waiting while this one runs"),
     Option("attempts", "N", "osp", "close the slot after N failures [no limit]"),
