@@ -41,9 +41,10 @@ from rota.url import Url
 
 from . import _wire
 from ._clock import BOUND, Clock, members, monotonic
-from ._codec import Found, Keys, decode, encode, found
+from ._codec import Found
 from ._leases import Lease, Leases, whole_seconds
 from ._link import LEAST, Link, OwnEndpoints, Refusal
+from ._names import Names
 from ._url import MIN_TTL, OPTIONS, Settings, settings
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How many names' records are remembered.
-SEEN = 1000
 #: A record is written anew after so many seconds of renewals, and so many of them with one renewal.
 REWRITE, REWRITES = 86_400.0, 10
 #: A claim this far from the ends of its slot is decided by the time as far as it is known, and does not wait to know it better
@@ -77,84 +76,14 @@ class EtcdDriver(Driver):
 
     def __init__(self, link: Link, clocks: Sequence[Clock], settings: Settings) -> None:
         self.link = link
-        self.keys = Keys(settings.prefix)
+        self.names = Names(link, settings.prefix)
         self._settings = settings
         self.capabilities = self.capabilities._replace(min_ttl=settings.min_ttl * SECOND)
         self._clocks = clocks
         self._leases = Leases(link)
         self._swept = b""
-        self._seen: dict[str, Found] = {}  # what this driver wrote last: the next write starts from it, and reads only if it is outdated
-        self._seen_on = 0
 
-    # -- reading and writing a name
-
-    def _find(self, name: str, deadline: float) -> Found:
-        return found(name, self.link.call(_wire.Txn(success=self.keys.ranges(name)), deadline))
-
-    def _write(
-        self,
-        name: str,
-        before: Found,
-        record: Record | None,
-        deadline: float,
-        seconds: int = 0,
-        hold: tuple[bytes, int] | None = None,
-        fences: bool = False,
-    ) -> Found | None:
-        """Replace what was found, if it is still so. Return None when written, else what is there now.
-
-        Args:
-            name: The name.
-            before: What was found.
-            record: The record to write; None deletes it.
-            deadline: By `monotonic`.
-            seconds: The length of the record's lease.
-            hold: The key to bind to the etcd lease of this id.
-            fences: Whether to say that its etcd lease will be revoked.
-        """
-        encoded = name.encode()
-        record_key, lease_key = self.keys.records + encoded, self.keys.leases + encoded
-        # in one piece, as dicts: three times as fast as from messages
-        writes: list[dict[str, object]] = []
-        fenced = fences or (before.fenced and hold is None)
-        if record is None:
-            writes.append({"request_delete_range": {"key": record_key}})
-        else:
-            writes.append({"request_put": {"key": record_key, "value": encode(record, seconds, fenced)}})
-            if hold is not None:
-                writes.append({"request_put": {"key": hold[0], "value": b"%d" % record.token, "lease": hold[1]}})
-            elif before.held and not record.owner:
-                writes.append({"request_delete_range": {"key": lease_key}})
-        compare = [
-            {"target": _wire.MOD, "key": record_key, "mod_revision": before.written},
-            {"target": _wire.CREATE, "key": lease_key, "create_revision": before.held},
-        ]
-        response = self.link.call(_wire.Txn(compare=compare, success=writes), deadline, writes=True)
-        if not response.succeeded:
-            return self._find(name, deadline)
-        at = response.header.revision
-        if hold is not None and hold[0] == lease_key:
-            self._remember(name, Found(record, seconds, at, before.held or at, hold[1], at))
-        elif record is not None:
-            kept = (before.held, before.lease) if record.owner else (0, 0)
-            self._remember(name, Found(record, seconds, at, *kept, at, fenced))
-        return None
-
-    def _recall(self, name: str) -> Found | None:
-        """Take what was written last, unless the store was away since: it may have been restored, and counts revisions anew then."""
-        stream = self.link.stream
-        if self._seen_on not in (0, stream):
-            self._seen.clear()
-        self._seen_on = stream
-        return self._seen.pop(name, None)
-
-    def _remember(self, name: str, found: Found) -> None:
-        seen = self._seen
-        seen.pop(name, None)
-        seen[name] = found
-        if len(seen) > SEEN:
-            with suppress(StopIteration, KeyError, RuntimeError):  # another thread is at it
-                del seen[next(iter(seen))]
+    # -- deciding
 
     def _decide(
         self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[T, Record | None]], *, fences: bool = False
@@ -166,25 +95,25 @@ class EtcdDriver(Driver):
         """
         deadline = self._deadline(timeout)
         now, known = self._times(deadline)
-        seen = before = self._recall(name)
-        before = before or self._find(name, deadline)
+        seen = before = self.names.recall(name)
+        before = before or self.names.find(name, deadline)
         while True:
             assert before is not None
             answer, changed = decide(before.record(now), now[0])
             if changed is None:
                 if before is not seen:
                     return answer, known
-                before = self._find(name, deadline)
+                before = self.names.find(name, deadline)
                 continue
             if fences and before.lease:
                 if before.fenced or before.stored is None:
                     self._leases.revoke(before.lease, deadline)
                 else:
-                    self._write(name, before, before.stored, deadline, before.seconds, fences=True)
-                before = self._find(name, deadline)
+                    self.names.write(name, before, before.stored, deadline, before.seconds, fences=True)
+                before = self.names.find(name, deadline)
                 continue
             replaced = before
-            before = self._write(name, before, changed, deadline, before.seconds)
+            before = self.names.write(name, before, changed, deadline, before.seconds)
             if before is None:
                 if replaced.lease and not changed.owner:
                     self._let_go(replaced, deadline)
@@ -231,8 +160,8 @@ class EtcdDriver(Driver):
 
     def claim(self, claim: Claim, timeout: float) -> Answer:
         began, deadline = monotonic(), self._deadline(timeout)
-        seen = before = self._recall(claim.name)
-        before = before or self._find(claim.name, deadline)
+        seen = before = self.names.recall(claim.name)
+        before = before or self.names.find(claim.name, deadline)
         now, known = self._times(deadline)
         if claim.kind != LEASE and not _is_well_inside(claim, before, now):
             now, known = self._times(deadline, sharp=True)
@@ -243,29 +172,29 @@ class EtcdDriver(Driver):
                     " else name the port by http_port=, or take this host's clock by clock=local"
                 )
             claim = claim._replace(apply_until=2**63)  # by a clock that nobody knows nothing is stale; the etcd lease guards (L7)
-        asked, lease, won = claim.ttl, None, False
+        keys, asked, lease, won = self.names.keys, claim.ttl, None, False
         try:
             while True:
                 assert before is not None
                 answer, changed = rules.claim(before.record(now), claim, now[0], now)
                 if before is seen and (changed is None or answer.verdict != WON):  # only a write shows that it is still so
-                    before = self._find(claim.name, deadline)
+                    before = self.names.find(claim.name, deadline)
                     continue
                 if changed is None:
                     won = answer.verdict == WON
                     if won and before.lease and not self._is_confirmed(claim.owner, before.lease, deadline):
-                        before = self._find(claim.name, deadline)
+                        before = self.names.find(claim.name, deadline)
                         continue
                     break
                 if answer.verdict != WON:
-                    before = self._write(claim.name, before, changed, deadline, before.seconds)
+                    before = self.names.write(claim.name, before, changed, deadline, before.seconds)
                     if before is None:
                         break
                     continue
                 if before.lease:
                     # somebody took the record away by hand, and left the holder its key: it must not go on beside the new one
                     self._leases.revoke(before.lease, deadline)
-                    before = self._find(claim.name, deadline)
+                    before = self.names.find(claim.name, deadline)
                     continue
                 # `now` is from before this request, so the record's times are never ahead of what etcd counts
                 lease = self._leases.take(claim, deadline)
@@ -273,13 +202,13 @@ class EtcdDriver(Driver):
                     claim = claim._replace(ttl=lease.seconds * SECOND)
                     continue
                 is_renewed = self._leases.renew_beside(lease, began, deadline)
-                hold = (self.keys.guards + b"%d" % lease.id if claim.overlap else self.keys.leases + claim.name.encode()), lease.id
+                hold = (keys.guards + b"%d" % lease.id if claim.overlap else keys.leases + claim.name.encode()), lease.id
                 try:
-                    before = self._write(claim.name, before, changed, deadline, lease.seconds, hold)
+                    before = self.names.write(claim.name, before, changed, deadline, lease.seconds, hold)
                 except Refusal as refusal:  # the etcd lease is not there
                     if self._leases.drop(claim.owner) is None:
                         raise Unavailable("the claim was given up meanwhile") from refusal
-                    before = self._find(claim.name, deadline)
+                    before = self.names.find(claim.name, deadline)
                     continue
                 if before is None:
                     won = True
@@ -288,7 +217,7 @@ class EtcdDriver(Driver):
                             break
                     except Unavailable as error:
                         raise OutcomeUnknown("the claim was applied, and nothing told for how long") from error
-                    before, won = self._find(claim.name, deadline), False
+                    before, won = self.names.find(claim.name, deadline), False
         except BaseException as error:
             if lease is not None and (isinstance(error, OutcomeUnknown) or not isinstance(error, RotaError)):
                 lease.doubtful = True  # also when interrupted
@@ -353,7 +282,7 @@ class EtcdDriver(Driver):
         """
         asked, other, stream = whole_seconds(renewal.ttl), None, self.link.stream
         now, _ = self._times(deadline)
-        before: Found | None = self._find(renewal.name, deadline)
+        before: Found | None = self.names.find(renewal.name, deadline)
         while True:
             assert before is not None
             record = before.record(now)
@@ -366,8 +295,8 @@ class EtcdDriver(Driver):
             other = other or self._leases.make(renewal.ttl, deadline)
             longer = renewal._replace(ttl=max(renewal.ttl, other.seconds * SECOND))
             changed = rules.renew(record, longer, now[0])
-            hold, replaced = (self.keys.leases + renewal.name.encode(), other.id), before.lease
-            before = self._write(renewal.name, before, changed, deadline, other.seconds, hold)
+            hold, replaced = (self.names.keys.leases + renewal.name.encode(), other.id), before.lease
+            before = self.names.write(renewal.name, before, changed, deadline, other.seconds, hold)
             if before is None:
                 self._leases.adopt(renewal.owner, other)
                 with suppress(Unavailable):
@@ -390,15 +319,16 @@ class EtcdDriver(Driver):
 
     def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
         deadline = self._deadline(timeout)
-        before = self._find(name, deadline)
+        before = self.names.find(name, deadline)
         now, known = self._times(deadline)
         return before.record(now), known
 
     def list(self, prefix: str, timeout: float, *, after: str = "", limit: int = 1000) -> list[Record]:
         deadline = self._deadline(timeout)
         first = max(prefix.encode(), after.encode() + b"\0" if after else b"")
-        page = self._page(prefix.encode(), first, limit, deadline)
-        return [record for _, before, now, _ in page if (record := before.record(now)) is not None]
+        page = self.names.page(prefix.encode(), first, limit, deadline)
+        now, _ = self._times(deadline)
+        return [record for _, before in page if (record := before.record(now)) is not None]
 
     def forget(self, name: str, timeout: float) -> bool:
         def decide(record: Record | None, now: int) -> tuple[bool, Record | None]:
@@ -411,7 +341,7 @@ class EtcdDriver(Driver):
         deadline = self._deadline(timeout)
         known = self._time(deadline, sharp=True)
         if known is None:
-            self.link.call(_wire.Range(key=self.keys.records), deadline)  # is it HTTP that doesn't answer, or all of etcd?
+            self.link.call(_wire.Range(key=self.names.keys.records), deadline)  # is it HTTP that doesn't answer, or all of etcd?
         return known
 
     def close(self) -> None:
@@ -429,10 +359,10 @@ class EtcdDriver(Driver):
     def watch(self, name: str, owner: str, timeout: float) -> bool:
         deadline = self._deadline(timeout)
         try:
-            before = self._find(name, deadline)
+            before = self.names.find(name, deadline)
             if not before.held or before.stored is None or before.stored.owner != owner:
                 return True
-            return self.link.await_delete(self.keys.leases + name.encode(), before.revision + 1, deadline)
+            return self.link.await_delete(self.names.keys.leases + name.encode(), before.revision + 1, deadline)
         except Unavailable:
             if deadline - monotonic() > LEAST:
                 raise
@@ -448,12 +378,13 @@ class EtcdDriver(Driver):
         """Look at the next so many records, and remove those that R1 lets go; all records have their turn, call by call."""
         deadline = self._deadline(timeout)
         removed = 0
-        page = self._page(b"", self._swept, limit, deadline)
+        page = self.names.page(b"", self._swept, limit, deadline)
+        now, known = self._times(deadline)
         self._swept = page[-1][0].encode() + b"\0" if len(page) == limit else b""
-        for name, before, now, known in page:
+        for name, before in page:
             record = before.record(now)
             if known is not None and record is not None and rules.may_remove(record, known[0]):
-                removed += self._write(name, before, None, deadline) is None
+                removed += self.names.write(name, before, None, deadline) is None
         return removed
 
     def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
@@ -478,9 +409,9 @@ class EtcdDriver(Driver):
 
     def bare(self, name: str, writes: bool, timeout: float) -> None:
         # to delete what is not there is agreed on by a quorum and written to its logs like any change, and leaves nothing behind
-        request: Any = _wire.Range(key=self.keys.records + name.encode())
+        request: Any = _wire.Range(key=self.names.keys.records + name.encode())
         if writes:
-            delete = _wire.Delete(key=self.keys.guards + name.encode())
+            delete = _wire.Delete(key=self.names.keys.guards + name.encode())
             request = _wire.Txn(success=[_wire.RequestOp(request_delete_range=delete)])
         self.link.call(request, self._deadline(timeout), writes=writes)
 
@@ -488,28 +419,6 @@ class EtcdDriver(Driver):
         """Return how far the members' clocks are apart at least: beyond a ttl's margin, only tokens protect while members change (L12)."""
         times = [(now, monotonic()) for clock in self._clocks if (now := clock.interval(deadline, sharp=False)) is not None]
         return max(max(a[0] - b[1] - (at - bt) * SECOND, 0.0) for a, at in times for b, bt in times) / 1000
-
-    def _page(self, prefix: bytes, first: bytes, limit: int, deadline: float) -> Sequence[tuple[str, Found, Now, Now | None]]:
-        """Return up to ``limit`` records from a name on, and the time they are seen at."""
-        keys = self.keys.records
-        end = _after(keys + prefix)
-        response = self.link.call(_wire.Range(key=keys + first, range_end=end, limit=limit), deadline)
-        if not response.kvs:
-            return []
-        names = [kv.key[len(keys) :] for kv in response.kvs]
-        at = response.header.revision
-        leases = self.keys.leases
-        between = _wire.Range(key=leases + names[0], range_end=leases + names[-1] + b"\0", revision=at, keys_only=True)
-        held = {kv.key[len(leases) :]: kv for kv in self.link.call(between, deadline).kvs}
-        now, known = self._times(deadline)
-        page = []
-        for name, kv in zip(names, response.kvs, strict=True):
-            lease = held.get(name)
-            decoded = name.decode(errors="backslashreplace")  # what is no text is none of rota's, and `decode` says so
-            stored, seconds, fenced = decode(decoded, kv.value)
-            held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
-            page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at, fenced), now, known))
-        return page
 
 
 def _is_well_inside(claim: Claim, before: Found, now: Now) -> bool:
@@ -519,11 +428,6 @@ def _is_well_inside(claim: Claim, before: Found, now: Now) -> bool:
     ends = [end for end in (claim.slot_end, claim.late_from) if end is not None]
     mark = before.stored.mark if before.stored is not None else None
     return max(claim.slot_start, claim.not_before) <= now[0] and now[1] + EDGE < min(ends, default=0) and (mark or 0) <= now[0]
-
-
-def _after(prefix: bytes) -> bytes:
-    """Return the end of the range of all keys that start so; a name in UTF-8 never ends with 0xff."""
-    return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
 class EtcdBackend(Backend):

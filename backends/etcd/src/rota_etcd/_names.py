@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""Reading and writing what etcd keeps for names, each in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from rota.backend import Record
+
+from . import _wire
+from ._codec import Found, Keys, decode, encode, found
+from ._link import Link
+
+#: How many names' records are remembered.
+SEEN = 1000
+
+
+class Names:
+    """The names under one prefix, and what was written of them last."""
+
+    def __init__(self, link: Link, prefix: str) -> None:
+        self.keys = Keys(prefix)
+        self._link = link
+        self._seen: dict[str, Found] = {}  # the next write starts from it, and reads only if it is outdated
+        self._seen_on = 0
+
+    def find(self, name: str, deadline: float) -> Found:
+        """Read a name."""
+        return found(name, self._link.call(_wire.Txn(success=self.keys.ranges(name)), deadline))
+
+    def write(
+        self,
+        name: str,
+        before: Found,
+        record: Record | None,
+        deadline: float,
+        seconds: int = 0,
+        hold: tuple[bytes, int] | None = None,
+        fences: bool = False,
+    ) -> Found | None:
+        """Replace what was found, if it is still so. Return None when written, else what is there now.
+
+        Args:
+            name: The name.
+            before: What was found.
+            record: The record to write; None deletes it.
+            deadline: By `monotonic`.
+            seconds: The length of the record's lease.
+            hold: The key to bind to the etcd lease of this id.
+            fences: Whether to say that its etcd lease will be revoked.
+        """
+        encoded = name.encode()
+        record_key, lease_key = self.keys.records + encoded, self.keys.leases + encoded
+        # in one piece, as dicts: three times as fast as from messages
+        writes: list[dict[str, object]] = []
+        fenced = fences or (before.fenced and hold is None)
+        if record is None:
+            writes.append({"request_delete_range": {"key": record_key}})
+        else:
+            writes.append({"request_put": {"key": record_key, "value": encode(record, seconds, fenced)}})
+            if hold is not None:
+                writes.append({"request_put": {"key": hold[0], "value": b"%d" % record.token, "lease": hold[1]}})
+            elif before.held and not record.owner:
+                writes.append({"request_delete_range": {"key": lease_key}})
+        compare = [
+            {"target": _wire.MOD, "key": record_key, "mod_revision": before.written},
+            {"target": _wire.CREATE, "key": lease_key, "create_revision": before.held},
+        ]
+        response = self._link.call(_wire.Txn(compare=compare, success=writes), deadline, writes=True)
+        if not response.succeeded:
+            return self.find(name, deadline)
+        at = response.header.revision
+        if hold is not None and hold[0] == lease_key:
+            self._remember(name, Found(record, seconds, at, before.held or at, hold[1], at))
+        elif record is not None:
+            kept = (before.held, before.lease) if record.owner else (0, 0)
+            self._remember(name, Found(record, seconds, at, *kept, at, fenced))
+        return None
+
+    def recall(self, name: str) -> Found | None:
+        """Take what was written last, unless the store was away since: it may have been restored, and counts revisions anew then."""
+        stream = self._link.stream
+        if self._seen_on not in (0, stream):
+            self._seen.clear()
+        self._seen_on = stream
+        return self._seen.pop(name, None)
+
+    def _remember(self, name: str, found: Found) -> None:
+        seen = self._seen
+        seen.pop(name, None)
+        seen[name] = found
+        if len(seen) > SEEN:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread is at it
+                del seen[next(iter(seen))]
+
+    def page(self, prefix: bytes, first: bytes, limit: int, deadline: float) -> Sequence[tuple[str, Found]]:
+        """Return up to ``limit`` names that start so, from one on."""
+        keys = self.keys.records
+        end = _after(keys + prefix)
+        response = self._link.call(_wire.Range(key=keys + first, range_end=end, limit=limit), deadline)
+        if not response.kvs:
+            return []
+        names = [kv.key[len(keys) :] for kv in response.kvs]
+        at = response.header.revision
+        leases = self.keys.leases
+        between = _wire.Range(key=leases + names[0], range_end=leases + names[-1] + b"\0", revision=at, keys_only=True)
+        held = {kv.key[len(leases) :]: kv for kv in self._link.call(between, deadline).kvs}
+        page = []
+        for name, kv in zip(names, response.kvs, strict=True):
+            lease = held.get(name)
+            decoded = name.decode(errors="backslashreplace")  # what is no text is none of rota's, and `decode` says so
+            stored, seconds, fenced = decode(decoded, kv.value)
+            held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
+            page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at, fenced)))
+        return page
+
+
+def _after(prefix: bytes) -> bytes:
+    """Return the end of the range of all keys that start so; a name in UTF-8 never ends with 0xff."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
