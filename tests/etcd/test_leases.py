@@ -65,7 +65,7 @@ def test_a_claim_takes_over_the_lease_of_the_grant_before_and_costs_one_request(
 def test_a_lease_that_was_taken_over_lasts_for_a_whole_ttl_and_no_longer(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
     """L5: it is renewed beside the claim; the little that it may have counted before is told."""
     driver = driver_for(etcd.url())
-    for wait in (0.9, 0.0):
+    for wait in (0.3, 0.0):  # it is not taken over once half of it is over
         before = lease(name, 2)
         number = won(driver, before)
         assert end(driver, before)
@@ -85,12 +85,16 @@ def test_a_lease_that_was_taken_over_lasts_for_a_whole_ttl_and_no_longer(etcd: E
 def test_the_holder_counts_from_the_last_renewal_of_its_lease(etcd: Etcd, name: str, connect: Callable[..., rota.Client]) -> None:
     """L5, for a grant whose etcd lease had been counting for a moment."""
     client = connect(etcd.url())
-    client.try_lease(name, ttl="30s").release()
-    asked = client._engine.clock()
-    with client.lease(name, ttl="30s") as grant:
-        lease = client.driver._leases.of(grant._owner)
-        assert lease.renewed_at < asked
-        assert grant._deadline <= lease.renewed_at + 27
+
+    def was_counting() -> bool:
+        client.try_lease(name, ttl="30s").release()
+        asked = client._engine.clock()
+        with client.lease(name, ttl="30s") as grant:
+            lease = client.driver._leases.of(grant._owner)
+            assert grant._deadline <= lease.renewed_at + 27
+            return lease.renewed_at < asked
+
+    wait_until(was_counting, what="a lease that was not renewed for the claim")
 
 
 def test_a_lease_that_went_away_meanwhile_is_replaced(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
@@ -129,7 +133,7 @@ def test_a_claim_whose_lease_could_not_be_renewed_is_unknown_and_then_found_for_
     driver, before = driver_for(etcd.url()), lease(name, 2)
     number = won(driver, before)
     assert end(driver, before)
-    time.sleep(0.8)
+    time.sleep(0.3)
 
     def unanswered(*_: object) -> None:
         raise Unavailable("no answer")

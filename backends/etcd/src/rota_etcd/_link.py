@@ -46,8 +46,8 @@ _Code = grpc.StatusCode
 _NOT_APPLIED = ("failed to connect", "no leader", "too many requests", "database space exceeded", "server stopped", "connection refused")
 _WRONG_TLS = ("certificate_verify_failed", "certificate required", "bad certificate", "wrong_version_number", "unknown ca", "unknown_ca")
 
-# Channels that a fork copied: neither used nor closed, since gRPC's threads are not here to do it.
-_of_the_parent: list[grpc.Channel] = []
+# Channels and streams that a fork copied: neither used nor closed, since gRPC's threads are not here to do it.
+_of_the_parent: list[object] = []
 
 
 class Refusal(Exception):
@@ -158,6 +158,7 @@ class Link:
     def after_fork(self) -> None:
         """In a forked child: have nothing to do with the parent's connections."""
         self._stubs.clear()
+        _of_the_parent.append(self._stream)
         self._forget_stream()
         self.endpoints.after_fork()
 

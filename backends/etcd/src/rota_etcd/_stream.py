@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import grpc
+from rota.errors import Unavailable
 
 from . import _wire
 
@@ -78,8 +79,11 @@ class Stream:
         self._asked: deque[Round] = deque()
         self._lock = threading.Lock()
         self.error: grpc.RpcError | None = None
-        self._call = stub(iter(self._requests.get, None), None, metadata)
-        threading.Thread(target=self._read, name="rota-etcd-keepalive", daemon=True).start()
+        try:
+            self._call = stub(iter(self._requests.get, None), None, metadata)
+            threading.Thread(target=self._read, name="rota-etcd-keepalive", daemon=True).start()
+        except RuntimeError as error:
+            raise Unavailable(f"leases can't be renewed: {error}") from error  # no thread can be started now
 
     def ask(self, leases: Sequence[int]) -> Round:
         """Begin to renew some leases.
