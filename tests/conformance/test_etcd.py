@@ -20,8 +20,8 @@ VARIANTS = ("TestEtcd", "TestEtcdEnsemble")
 #: Parts that together hold every test, whatever it is called.
 FIRST = "test_L1_ or test_L2_ or test_L3_ or test_L4_"
 PARTS = {"L1 to L4": FIRST, "L5 and on": f"test_L and not ({FIRST})", "all else": "not test_L"}
-#: All of them, since they wait most of the time, and each takes about as long.
-AT_ONCE = 6
+#: As many as keep two cores busy and are not in each other's way.
+AT_ONCE = 4
 
 Runs = dict[tuple[str, str], Future[tuple[int, str]]]
 
