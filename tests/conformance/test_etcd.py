@@ -18,8 +18,7 @@ from servers import program
 
 VARIANTS = ("TestEtcd", "TestEtcdEnsemble")
 #: Parts that together hold every test, whatever it is called.
-FIRST = "test_L1_ or test_L2_ or test_L3_ or test_L4_"
-PARTS = {"L1 to L4": FIRST, "L5 and on": f"test_L and not ({FIRST})", "all else": "not test_L"}
+PARTS = {"L": "test_L", "W": "test_W", "F": "test_F", "all else": "not test_L and not test_W and not test_F"}
 #: As many as keep two cores busy and are not in each other's way.
 AT_ONCE = 4
 
