@@ -3,6 +3,16 @@
 
 `psycopg.pq` is used rather than `psycopg.Connection`: its waits have no deadline, and it may prepare statements and open transactions,
 which a pooler in transaction mode mixes up between clients. Here each statement is sent alone, unnamed, in autocommit.
+
+`psycopg_pool` (3.3.3) was tried in the place of `Pool`, and can't keep what is promised:
+
+- A server that refuses us (wrong password, no such role) is a ``PoolTimeout`` without a cause, after the whole timeout: as if it were down.
+- A ``Connection`` of it that is executing waits for a stopped server without end, so all of `Link` is needed all the same.
+- Whether a connection is still good it finds out by a round trip (66 µs), or not at all, and then the call fails. Here one `poll` tells;
+  taking and giving back costs 2 µs with it, there 4 µs without.
+- Blocking and async pools are two classes and can't share connections; each starts 4 threads (1 here, while it connects), costs 12 ms of
+  import, and can't be forked (L10).
+- Nobody passes those who wait, and the limit: renewals must.
 """
 
 from __future__ import annotations
