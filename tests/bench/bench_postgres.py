@@ -127,6 +127,8 @@ async def asynchronous(server: Postgres, rounds: int) -> dict[str, list[float]]:
     bare = await psycopg.AsyncConnection.connect(server.url(), autocommit=True, prepare_threshold=None)
     held = await other.try_lease("held", ttl="1h")
     planned = Planned()
+    handled = next(planned)
+    await (await other.try_window("async-lost", SLOT, planned=handled, max_late="1d")).handled()  # type: ignore[union-attr]
 
     async def bare_pair() -> None:
         owner = os.urandom(16).hex()
@@ -145,12 +147,16 @@ async def asynchronous(server: Postgres, rounds: int) -> dict[str, list[float]]:
     async def slot() -> None:
         await (await client.try_window("async-slots", SLOT, planned=next(planned))).handled()  # type: ignore[union-attr]
 
+    async def lost() -> None:
+        assert not await client.try_window("async-lost", SLOT, planned=handled, max_late="1d")
+
     measures = {
         "bare acquire + release": bare_pair,
         "acquire + release": pair,
         "bare refused": bare_refused,
         "refused": refused,
         "slot won + handled": slot,
+        "slot lost": lost,
     }
     loop = asyncio.get_running_loop()
 
@@ -286,8 +292,7 @@ def figures(rounds: int) -> list[Figure]:
             found += ratio(values, "acquire + release", "bare acquire + release", 1.15, face)
             found += ratio(values, "slot won + handled", "bare acquire + release", 1.15, face)[1:]
             found += ratio(values, "refused", "bare refused", 0.7, face)
-            if "slot lost" in values:
-                found += ratio(values, "slot lost", "bare refused", 0.7, face)[1:]
+            found += ratio(values, "slot lost", "bare refused", 0.7, face)[1:]
         values = hand_off(server, max(5, rounds))
         found.append(Figure("bare NOTIFY to a listener", values["notify"], "µs", None))
         found += ratio({"hand-off": values["ours"], "bare hand-off": values["bare"]}, "hand-off", "bare hand-off", 1.5, "blocking")

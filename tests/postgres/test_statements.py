@@ -131,7 +131,7 @@ def test_the_async_face_sends_the_same(log: Log, victim: Postgres, name: str) ->
 
 
 def test_no_session_is_ever_left_in_a_transaction(victim: Postgres, name: str) -> None:
-    """Sampled while eight clients work; nothing is prepared, no advisory lock is held, and the row is updated in place (HOT)."""
+    """Sampled while six clients work; and no advisory lock is held."""
     import threading
 
     stop = threading.Event()
