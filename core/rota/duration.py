@@ -18,6 +18,9 @@ YEAR = 366 * DAY
 
 _UNITS = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _MOST = 10**12  # seconds: with an instant of today added it still fits 64 bits of microseconds
+#: Texts that were read before: a claim's are the same each time.
+_read: dict[str, int] = {}
+_MOST_READ = 100
 _EXAMPLES = "write seconds as a number (30, 0.5), a timedelta, or text with units such as '500ms', '30s', '15m', '1h30m', '7d'"
 
 
@@ -34,7 +37,11 @@ def duration(value: int | float | str | timedelta, what: str, *, zero: bool = Fa
         ConfigurationError: Not a duration, NaN, infinite, negative, zero where that is not allowed, or over *most*.
     """
     if isinstance(value, str):
-        microseconds = _from_text(value, what)
+        microseconds = _read.get(value)
+        if microseconds is None:
+            microseconds = _from_text(value, what)
+            if len(_read) < _MOST_READ:
+                _read[value] = microseconds
     elif isinstance(value, bool) or value is None:
         raise ConfigurationError(f"{what}={value!r} is not a duration: {_EXAMPLES}")
     elif isinstance(value, (int, float)):

@@ -170,7 +170,7 @@ def check_text(text: str, what: str, limit: int) -> str:
         raise ConfigurationError(f"{what} is text, not {type(text).__name__}")
     if not text:
         raise ConfigurationError(f"{what} is empty")
-    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text):
+    if not text.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text):  # the former alone is quick, and too strict
         raise ConfigurationError(f"{what} {_shown(text)} holds a control character")
     if text != text.strip():
         raise ConfigurationError(f"{what} {_shown(text)} begins or ends with white space")
