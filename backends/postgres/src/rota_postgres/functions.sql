@@ -80,20 +80,30 @@ BEGIN
         _start := greatest(now, before.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
         _end := _start + _period;
       END IF;
-      UPDATE {table} AS r SET
-        kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now, slot_start = _start, slot_end = _end,
-        token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
-        owner = CASE WHEN _overlap THEN '' ELSE _owner END, -- W4
-        expires_at = CASE WHEN _overlap THEN 'epoch' ELSE now + _ttl END,
-        last_owner = CASE WHEN _overlap THEN _owner ELSE r.last_owner END,
-        last_result = CASE WHEN _overlap THEN 'overlap' ELSE r.last_result END,
-        last_expired = r.last_expired AND NOT _overlap,
-        mark = CASE WHEN _seal THEN _start ELSE r.mark END, -- W3b
-        prior_mark = CASE WHEN _seal THEN r.mark END,
-        attempts = CASE WHEN again THEN r.attempts + 1 ELSE 1 END, -- W3c
-        outcome = CASE WHEN _seal THEN 'sealed' ELSE 'pending' END,
-        keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
-      WHERE r.ctid = seen.place AND r.xmin = seen.version;
+      IF _seal THEN
+        UPDATE {table} AS r SET
+          kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
+          slot_start = _start, slot_end = _end,
+          token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+          owner = CASE WHEN _overlap THEN '' ELSE _owner END, -- W4
+          expires_at = CASE WHEN _overlap THEN 'epoch' ELSE now + _ttl END,
+          last_owner = CASE WHEN _overlap THEN _owner ELSE r.last_owner END,
+          last_result = CASE WHEN _overlap THEN 'overlap' ELSE r.last_result END,
+          last_expired = r.last_expired AND NOT _overlap,
+          mark = _start, prior_mark = r.mark, outcome = 'sealed', -- W3b
+          attempts = CASE WHEN again THEN r.attempts + 1 ELSE 1 END, -- W3c
+          keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
+        WHERE r.ctid = seen.place AND r.xmin = seen.version;
+      ELSE
+        UPDATE {table} AS r SET
+          kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
+          slot_start = _start, slot_end = _end,
+          token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+          owner = _owner, expires_at = now + _ttl, prior_mark = NULL, outcome = 'pending',
+          attempts = CASE WHEN again THEN r.attempts + 1 ELSE 1 END, -- W3c
+          keep_until = greatest(coalesce(_end, _start), now + _ttl) + _retention -- R1
+        WHERE r.ctid = seen.place AND r.xmin = seen.version;
+      END IF;
     END IF;
     EXIT WHEN FOUND;
   END LOOP;
