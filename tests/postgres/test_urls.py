@@ -108,11 +108,15 @@ def test_a_server_that_turns_read_only_is_away_and_comes_back(victim: Postgres, 
     with rota.connect(victim.url("app")) as client:
         with client.lease(name):
             pass
+        held = client.try_lease(f"{name}-held", ttl="1h")
         victim.sql("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
         wait_until(lambda: victim.sql("SHOW default_transaction_read_only") == "on")
-        with pytest.raises(Unavailable):
-            client.try_lease(name)
+        for asked in (name, f"{name}-held", f"{name}-new"):
+            client._engine.breaker.answered()  # else the breaker would answer (F4)
+            with pytest.raises(Unavailable, match="read-only"):
+                client.try_lease(asked)
         victim.sql("SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
         wait_until(lambda: victim.sql("SHOW default_transaction_read_only") == "off")
-        client._engine.breaker.answered()  # else the breaker would wait a moment (F4)
+        client._engine.breaker.answered()
         assert client.try_lease(name)
+        held.check()

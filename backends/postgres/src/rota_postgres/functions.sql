@@ -60,6 +60,8 @@ BEGIN
     IF NOT done THEN
       IF made THEN
         DELETE FROM {table} AS r WHERE r.name = _name;
+      ELSIF current_setting('transaction_read_only')::boolean THEN -- a standby may be behind, so it has no say (SQLSTATE 25006)
+        RAISE read_only_sql_transaction USING MESSAGE = 'rota: this server is read-only';
       END IF;
       RETURN;
     END IF;
