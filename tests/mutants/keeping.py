@@ -155,6 +155,11 @@ class Deaf(MemoryDriver):
         return False
 
 
+class Hasty(MemoryDriver):
+    def claim_when_free(self, claim: Any, owner: str, wait: float, timeout: float) -> Answer:
+        return self.claim(claim, timeout)
+
+
 class Truncating(MemoryDriver):
     def settle(self, settlement: Any, timeout: float) -> Settled:
         history = settlement.history
@@ -278,6 +283,7 @@ mutant("capability clock", "a known clock is declared unknown", clock="none")
 mutant("capability clock", "an exact clock with a bound", clock_bound=1000)
 mutant("capability waiting", "a watcher is never woken", driver=Deaf)
 mutant("capability waiting", "watching is declared as polling", waiting="poll")
+mutant("capability waiting", "a claim in line does not wait", driver=Hasty, verbs=CAPABILITIES.verbs | {"claim_when_free"})
 mutant("capability history", "history is truncated", driver=Truncating)
 mutant("capability history", "history is taken for text", driver=Decoding)
 mutant("capability history", "history is lost at the next claim", granted(lambda b, w, q: w._replace(history=b"")))
