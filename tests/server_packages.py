@@ -2,6 +2,9 @@
 """The servers that the tests start for themselves: found here, or installed once. Part of ``python3 tests``: standard library only.
 
 Only the programs are wanted. Tests start their own servers, on free ports and in temporary folders, so no service may start.
+
+Redis is looked for in PATH, so another version is tried with a folder in front of it: one with links ``redis-server`` and ``redis-cli`` to
+``valkey-server`` and ``valkey-cli`` runs all of its tests on Valkey.
 """
 
 from __future__ import annotations
