@@ -60,7 +60,7 @@ def test_a_missing_table_and_missing_rights_say_what_to_run(cli, postgres):
 def test_a_plain_port_that_is_spoken_to_in_tls_says_so(cli, redis_url):
     ended = cli("ls", "--url", redis_url.replace("redis://", "rediss://"), "--timeout", "500ms")
     assert ended.returncode == _codes.UNAVAILABLE
-    assert "if it speaks no TLS, write redis://" in one_line(ended)
+    assert "if this port is plain, write redis://" in one_line(ended)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="not run: only root can be somebody else")

@@ -159,10 +159,10 @@ def test_the_password_with_everything_in_it_logs_in(start, connect, name: str) -
 @pytest.mark.parametrize("options", ["", "?protocol=3"])
 def test_tls_where_there_is_none_and_none_where_there_is_say_what_to_write(start, face, options: str) -> None:
     plain, tls = start(), start(tls=True)
-    with pytest.raises(rota.Unavailable, match="if it speaks no TLS, write redis://"):
+    with pytest.raises(rota.Unavailable, match="TLS was spoken: if this port is plain, write redis://"):
         face.do(face.connect(f"rediss://127.0.0.1:{plain.port}{options}", timeout=0.5).try_lease("job"))
     for url in (f"redis://127.0.0.1:{tls.port}", f"redis+sentinel://127.0.0.1:{tls.port}/rota", f"redis+cluster://127.0.0.1:{tls.port}"):
-        with pytest.raises(rota.Unavailable, match="if it speaks TLS, write rediss://, or ssl=true"):
+        with pytest.raises(rota.Unavailable, match="TLS was not spoken: if this port wants it, write rediss://"):
             face.do(face.connect(url + options).try_lease("job"))
 
 

@@ -179,7 +179,7 @@ class Clauses:
         name = self.fresh()
         arguments: dict[str, tuple[Any, ...]] = {
             "watch": (name, new_owner(), 5.0),  # which nobody holds
-            "claim_when_free": (self.lease(face, name), new_owner(), 0.01, 5.0),
+            "claim_when_free": (self.lease(face, name), new_owner(), 5.0, 5.0),
             "override": (Override(name, "released", "test", RETENTION), 5.0),
             "record": (WriteBack(name, "test", WINDOW, RETENTION, "0 * * * *", "", face.began - HOUR, face.began), 5.0),
             "facts": (5.0,),

@@ -280,10 +280,11 @@ def _unopened(error: Exception, tls: bool) -> Exception:
     if isinstance(error, ResponseError) or code_of(error) in (*TROUBLE, *DENIED) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return translated(error)
     found = lost(error, sent=False)
-    if tls and (isinstance(error, (TimeoutError, redis.TimeoutError)) or "SSL" in str(error)):
-        return Unavailable(f"{found}; if it speaks no TLS, write redis://, or leave out ssl=true")  # a plain server waits for a line's end
+    if tls and isinstance(error, (redis.TimeoutError, redis.ConnectionError, TimeoutError)) and "refused" not in str(error):
+        # a plain port keeps silent: it takes the handshake for the beginning of a command
+        return Unavailable(f"{found} (TLS was spoken: if this port is plain, write redis:// or leave ssl=true out)")
     if not tls and any(said in str(error) for said in HUNG_UP):
-        return Unavailable(f"{found}; if it speaks TLS, write rediss://, or ssl=true with sentinels and clusters")
+        return Unavailable(f"{found} (TLS was not spoken: if this port wants it, write rediss:// or add ssl=true)")
     return found
 
 
