@@ -2,7 +2,8 @@
 """`rota run` around `true` on each server that this starts, beside a script that does one acquire and one release with the bare driver.
 
 Both are timed from start to end. The bound is the script's time and four times that of `python -c pass`. A script has at most ten lines,
-and does what it would do in a job: connect, take what nobody else has, give it back, close.
+and does what it would do in a job: connect, take what nobody else has, give it back, close. Run it by a Python in which the wheels of
+rota and of every backend are installed, compiled.
 """
 
 from __future__ import annotations
