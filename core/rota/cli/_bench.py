@@ -52,7 +52,7 @@ _AFTER = """\
 
 Not on a terminal, a tab between columns and - for nothing: operation, median,
 least and most of the rounds (microseconds), what it is beside, the median of
-that, ratio. The keys of --json are in docs/operations.md.
+that, ratio. The keys of --json: rota help json bench.
 
 Exit codes: 0; 1 another rota bench is at work there; 2 the command line or the
 URL is wrong; 115 the store did not answer."""
