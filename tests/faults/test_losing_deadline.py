@@ -339,10 +339,11 @@ def test_both_cancellations_at_once_are_somebody_elses(world: Any) -> None:
 
     async def main() -> None:
         client = world.async_client()
-        cancelled = asyncio.Event()
+        entered, cancelled = asyncio.Event(), asyncio.Event()
 
         async def body() -> None:
             async with client.lease(world.name, ttl=10):
+                entered.set()
                 try:
                     await asyncio.sleep(10)
                 except asyncio.CancelledError:
@@ -350,7 +351,7 @@ def test_both_cancellations_at_once_are_somebody_elses(world: Any) -> None:
                     await asyncio.sleep(10)  # cleaning up, slowly
 
         task = asyncio.create_task(body())
-        await asyncio.sleep(0.05)
+        await entered.wait()
         world.clock.advance(10)
         await cancelled.wait()
         task.cancel()
