@@ -96,7 +96,7 @@ def sound(request: pytest.FixtureRequest) -> Iterator[str]:
     elif request.param == "zookeeper":
         yield request.getfixturevalue("zookeeper").url("/there")
     else:
-        yield request.getfixturevalue("etcd").url()
+        yield request.getfixturevalue("etcd").url(prefix="doctored")
 
 
 def test_it_is_silent_on_a_sound_store(examined, sound):
@@ -195,9 +195,9 @@ def test_commits_that_a_crash_loses(finds, own_postgres):
 
 
 def test_etcd_whose_http_cannot_be_reached(finds, etcd):
-    found = finds("bad", "clock", "?http_port=", etcd.url(f"http_port={servers.free_port()}"))
+    found = finds("bad", "clock", "?http_port=", etcd.url(f"http_port={servers.free_port()}", "doctored"))
     assert "windows" in found["why"]
-    finds("warn", "clock", "clock=local", etcd.url("clock=local"))
+    finds("warn", "clock", "clock=local", etcd.url("clock=local", "doctored"))
 
 
 def test_a_chroot_that_is_not_there_is_not_made(finds, examined, zookeeper):

@@ -153,9 +153,11 @@ class ZooKeeperEnsemble:
             member.number, member.members = number, lines
 
     def start(self) -> Self:
-        """Start all, and wait until all serve."""
-        for member in self.members:
+        """Start all, the first when the others have elected the last, and wait until all serve."""
+        for member in self.members[1:]:
             member.start(wait=False)
+        self.members[2].wait_ready()
+        self.members[0].start(wait=False)
         for member in self.members:
             member.wait_ready()
         return self

@@ -39,6 +39,9 @@ READS, READING = 15, 1.5
 SLOW = 0.15
 #: How often the store's time is asked for, to narrow the difference down.
 LOOKS = 7
+#: By how much two looks contradict each other when a clock was set, microseconds; in a virtual machine two processes read one half a
+#: millisecond apart.
+STEP = 10 * MILLISECOND
 #: From which difference of the clocks on it is worth a word, microseconds; from `EARLY` on planned runs come too early or too late.
 APART = SECOND
 #: Records that are asked for at a time.
@@ -187,9 +190,11 @@ class Examination:
             if now is None:
                 break
             least, most = now[0] - received, now[1] - sent
-            if max(low, least) > min(high, most):  # one of the two was set while we looked
+            narrower = max(low, least), min(high, most)
+            if narrower[0] > narrower[1] + STEP:  # one of the two was set while we looked
                 stepped, low, high = True, least, most
-            low, high = max(low, least), min(high, most)
+            else:
+                low, high = sorted(narrower)
         if low == -(2**62):
             self._add(
                 Finding(
