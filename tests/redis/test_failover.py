@@ -12,7 +12,7 @@ import pytest
 import rota
 import servers
 from redis.crc import key_slot
-from rota.backend import Claim, Renewal, Settlement
+from rota.backend import Claim, Override, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import OutcomeUnknown, Unavailable
 
@@ -160,6 +160,37 @@ def test_a_node_that_hangs_leaves_the_leases_of_the_others_alone(
     finally:
         frozen.resume()
     until(lambda: "cluster_state:ok" in conforming_cluster.nodes[-1].do("CLUSTER", "INFO"))
+
+
+@pytest.mark.parametrize("stage", ["before", "between", "after"])
+def test_every_verb_works_while_a_slot_moves(driver_for: Any, conforming_cluster: servers.RedisCluster, name: str, stage: str) -> None:
+    """The record is on one node, what waiters are known by on the other or nowhere; and the node that it moves to has seen no script."""
+    driver = driver_for(conforming_cluster.url(nodes=6))
+    a, b = conforming_cluster.primaries()[:2]
+    slots = _slots(a)
+    tag = next(f"{name}{number}" for number in itertools.count() if key_slot(f"{name}{number}".encode()) in slots)
+    slot, names = key_slot(tag.encode()), [f"{{{tag}}}/1", f"{{{tag}}}/2"]
+    for one in names:
+        assert driver.claim(Claim(one, "1" * 32, "", "lease", 60 * SECOND, 2**60, DAY), 1.5).verdict == "won"
+    ids = {node: node.do("CLUSTER", "MYID") for node in (a, b)}
+    b.do("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[a])
+    a.do("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[b])
+    try:
+        for one in names[: {"before": 0, "between": 1, "after": 2}[stage]]:
+            a.do("MIGRATE", "127.0.0.1", b.port, f"rota:{one}", 0, 5000)
+        b.do("SCRIPT", "FLUSH")
+        assert driver.renew([Renewal(one, "1" * 32, 60 * SECOND, DAY) for one in names], 1.5).held == [True, True]
+        for one in names:
+            assert driver.claim(Claim(one, "2" * 32, "", "lease", SECOND, 2**60, DAY), 1.5).verdict == "busy"
+            assert driver.settle(Settlement(one, "1" * 32, "released", DAY), 1.5).applied
+            assert driver.claim(Claim(one, "3" * 32, "", "lease", SECOND, 2**60, DAY), 1.5).verdict == "won"
+            assert driver.override(Override(one, "released", "me: why", DAY), 1.5).applied
+            assert driver.forget(one, 1.5)
+    finally:
+        for key in a.do("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            a.do("MIGRATE", "127.0.0.1", b.port, key, 0, 5000)
+        for node in (b, a, *[node for node in conforming_cluster.primaries() if node not in (a, b)]):
+            node.do("CLUSTER", "SETSLOT", slot, "NODE", ids[b])
 
 
 def _slots(node: servers.Redis, asked: servers.Redis | None = None) -> set[int]:

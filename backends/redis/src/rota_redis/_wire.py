@@ -78,6 +78,11 @@ def script(text: str, confirmed: bool) -> Script:
     return Script(raw, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha)
 
 
+def by_text(packed: bytes, script: Script) -> bytes:
+    """Return the call of a script that the server has not loaded, with its text in place of its name."""
+    return packed.replace(script.head, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(script.text), script.text), 1)
+
+
 def command(*parts: bytes | str | int) -> bytes:
     """Pack one command."""
     packed = [b"*%d\r\n" % len(parts)]
@@ -264,6 +269,12 @@ def translated(error: Exception) -> RotaError:
     if code in ("MOVED", "ASK"):
         return ConfigurationError("this server is a node of a cluster: write redis+cluster://")
     return ConfigurationError(f"redis answered: {error}")
+
+
+def is_split(error: Exception) -> bool:
+    """Whether the keys of one call were on two nodes of a cluster, while their slot moves from one to the other; nothing was applied."""
+    cause = error.__cause__
+    return isinstance(cause, Exception) and code_of(cause) == "TRYAGAIN"
 
 
 def _plain(error: Exception, code: str) -> str:

@@ -81,7 +81,13 @@ class Verbs:
         """Call a script about one name; see `send`."""
         key = _wire.key_of(name)
         keys = (key, *_wire.keys_of_waiters(key, self.sharded)) if verb in ENDS else (key,)
-        return await self.send(verb, key, self.pack(verb, keys, arguments), deadline, wait)
+        try:
+            return await self.send(verb, key, self.pack(verb, keys, arguments), deadline, wait)
+        except Unavailable as error:
+            if len(keys) == 1 or not _wire.is_split(error):
+                raise
+        # The waiters' keys are on another node than the record, or nowhere: it counts more that the grant ends. Waiters look by themselves.
+        return await self.send(verb, key, self.pack(verb, keys[:1], arguments), deadline, wait)
 
     async def send(self, verb: str, key: bytes, packed: bytes, deadline: float, wait: float = 0.0) -> list[Reply]:
         """Call a script; where replicas must confirm, WAIT so many seconds on its connection, and return how many did (None: too late)."""
@@ -91,8 +97,8 @@ class Verbs:
         else:
             replies = await self.route.call(key, packed, 1, deadline)
         if isinstance(replies[0], Exception) and _wire.code_of(replies[0]) == "NOSCRIPT":
-            load = _wire.command("SCRIPT", "LOAD", self.scripts[verb].text)
-            replies = (await self.route.call(key, load + packed, 2, deadline))[1:]
+            # by its text, which loads it: one command, so that a cluster whose slots move is followed to the node that carries it out
+            replies = await self.route.call(key, _wire.by_text(packed, self.scripts[verb]), 1, deadline)
         if isinstance(replies[0], Exception):
             raise _wire.translated(replies[0]) from replies[0]
         return replies
@@ -151,7 +157,7 @@ class Verbs:
                 held[index] = answer == 49  # "1"
 
         groups = self.route.slots(keys)
-        one_by_one = groups
+        one_by_one = list(groups)
         if len(groups) > 1:
             one_by_one = []
             servers = by_address([await self.route.where(keys[group[0]], deadline) for group in groups])
@@ -170,11 +176,15 @@ class Verbs:
                         one_by_one.append(group)  # moved, or the script is not there
                     else:
                         take(group, reply)
-        for group in one_by_one:
+        while one_by_one:
+            group = one_by_one.pop(0)
             try:
                 take(group, (await self.send("renew", keys[group[0]], packed(group), deadline))[0])
             except Unavailable as error:
-                problem = error
+                if len(group) > 1 and _wire.is_split(error):
+                    one_by_one += [[index] for index in group]
+                else:
+                    problem = error
         if problem is not None and not times:
             raise problem
         return Renewed(held, (min(times), max(times)) if times else None)
