@@ -114,8 +114,11 @@ def test_a_release_wakes_one_waiter_who_has_it_by_then(start: Any, connect: Any,
         thread.join()
 
 
-def test_a_slot_that_was_handled_is_told_to_all_in_line(start: Any, connect: Any, until: Any, only_woken: None, name: str) -> None:
-    """Who is woken and needs nothing wakes the next one."""
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_slot_that_was_handled_is_told_to_all_in_line(
+    start: Any, connect: Any, until: Any, only_woken: None, name: str, flushed: bool
+) -> None:
+    """Who is woken and needs nothing wakes the next one, also where the server has forgotten the script of the claim in line."""
     server = start()
     window = connect(server.url()).try_window(name, DAILY, ttl="1m")
     verdicts: list[str] = []
@@ -127,6 +130,8 @@ def test_a_slot_that_was_handled_is_told_to_all_in_line(start: Any, connect: Any
     for thread in threads:
         thread.start()
     until(lambda: in_line(server) == 5)
+    if flushed:
+        server.do("SCRIPT", "FLUSH")
     window.handled()
     until(lambda: len(verdicts) == 5)
     assert set(verdicts) == {"handled"}

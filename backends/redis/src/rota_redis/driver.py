@@ -77,10 +77,10 @@ class Verbs:
         """Pack the call of a script."""
         return _wire.evaluate(self.scripts[verb], keys, arguments)
 
-    async def call(self, verb: str, name: str, *arguments: bytes, deadline: float, wait: float = 0.0) -> list[Reply]:
-        """Call a script about one name; see `send`."""
+    async def call(self, verb: str, name: str, *arguments: bytes, deadline: float, wait: float = 0.0, tells: bool = False) -> list[Reply]:
+        """Call a script about one name, which may wake who waits for that if it ``tells``; see `send`."""
         key = _wire.key_of(name)
-        keys = (key, *_wire.keys_of_waiters(key, self.sharded)) if verb in ENDS else (key,)
+        keys = (key, *_wire.keys_of_waiters(key, self.sharded)) if tells or verb in ENDS else (key,)
         try:
             return await self.send(verb, key, self.pack(verb, keys, arguments), deadline, wait)
         except Unavailable as error:
@@ -266,7 +266,7 @@ class Verbs:
         packed = self._in_line(key, line, owner, wait) + self.pack("claim", (key, *line), (_wire.claim_argument(claim),))
         reply = (await self.route.call(key, packed, 3, deadline, waits=True))[-1]
         if isinstance(reply, Exception):  # nothing was applied: moved, no longer the primary, or the script is not there any more
-            return await self.claim(claim, deadline - monotonic())
+            (reply,) = await self.call("claim", claim.name, _wire.claim_argument(claim), deadline=deadline, tells=True)
         return _wire.answer(claim.name, reply)
 
     async def watch(self, name: str, owner: str, timeout: float) -> bool:
