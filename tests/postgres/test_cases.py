@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import rota
 from rota.errors import Busy, ConfigurationError, LeaseLost
+from rota_postgres._wire import COLUMNS
 from servers import PgBouncer, Postgres, RunningPostgres, add_user, program, wait_until
 
 Server = Postgres | PgBouncer | RunningPostgres
@@ -224,6 +225,29 @@ def test_a_role_that_does_not_exist_makes_nothing(victim: Postgres) -> None:
     with rota.connect(victim.url(options="table=half_done")) as client, refused:
         client.driver.init(5.0, role="nobody-at-all")  # type: ignore[attr-defined]
     assert victim.sql("SELECT to_regclass('half_done') IS NULL") == "t"
+
+
+def test_a_table_that_another_version_made_is_told_with_the_cure(victim: Postgres, name: str) -> None:
+    """DV-19: ``rota init`` can't mend it, and must not say that the store is ready."""
+    table = f"other_{os.urandom(3).hex()}"
+    columns = [*COLUMNS.items()]
+    made = ", ".join(f"{column} {declared}" for column, (_, declared) in [*columns[1:], columns[0]])
+    row = f"INSERT INTO {table} (name, token, keep_until) VALUES ('{name}', 7, now() + '1 day')"
+    victim.sql(f"CREATE TABLE {table} ({made}, waited bigint NOT NULL DEFAULT -1)", row)
+    url = victim.url(options=f"table={table}")
+    with rota.connect(url) as client:
+        victim.sql(client.driver.schema())  # the functions of the other version: they are tied to the table
+        for ask in (lambda: client.driver.init(5.0), lambda: client.driver.read(name, 5.0)):  # type: ignore[attr-defined]
+            with pytest.raises(ConfigurationError, match="DROP TABLE ... CASCADE; then rota init; and copy the rows"):
+                ask()
+        # as it says
+        named = ", ".join([*COLUMNS, "waited"])
+        victim.sql(f"CREATE TABLE {table}_kept AS TABLE {table}", f"DROP TABLE {table} CASCADE")
+        client.driver.init(5.0)  # type: ignore[attr-defined]
+        victim.sql(f"INSERT INTO {table} ({named}) SELECT {named} FROM {table}_kept")
+        assert client.driver.read(name, 5.0)[0].token == 7
+        client.driver.init(5.0)  # type: ignore[attr-defined]
+    use(url, name)
 
 
 def use(url: str, name: str) -> None:

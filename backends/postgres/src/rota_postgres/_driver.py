@@ -19,7 +19,7 @@ from rota.errors import ConfigurationError, NotSupported, RotaError, Unavailable
 from ._link import Link, Pool, ready, wait
 from ._sql import Statements
 from ._verbs import Verbs
-from ._wire import decode, record, statement
+from ._wire import COLUMNS, OTHER_COLUMNS, decode, record, statement, texts
 
 if TYPE_CHECKING:
     from rota.finding import Finding
@@ -150,6 +150,10 @@ class PostgresDriver(Driver):
             known = step(self.verbs.result(statement("SELECT 1 FROM pg_roles WHERE rolname = $1", "text"), (role,), timeout))
             if not known.ntuples:  # asked first, since each statement below is a transaction of its own
                 raise ConfigurationError(f"the role {role!r} does not exist, so nothing was made: create it first")
+        statements = self.verbs.statements
+        there = texts(step(self.verbs.row(statements.columns, (statements.table,), timeout, writes=False))[0] or b"")
+        if there and there[: len(COLUMNS)] != list(COLUMNS):  # CREATE TABLE IF NOT EXISTS would leave it so
+            raise ConfigurationError(f"{statements.table} was made by another version, so nothing was changed: {OTHER_COLUMNS}")
         for each in self.verbs.statements.schema(**options):
             step(self.verbs.result(statement(each), (), timeout))
 

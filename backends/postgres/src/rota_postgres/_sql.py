@@ -100,6 +100,11 @@ class Statements:
             ),
             "text int8",
         )
+        self.columns = statement(
+            "SELECT ARRAY(SELECT a.attname::text FROM pg_attribute AS a WHERE a.attrelid = to_regclass($1) AND a.attnum > 0"
+            " AND NOT a.attisdropped ORDER BY a.attnum)",
+            "text",
+        )
         self.bare_read = statement(self._fill("SELECT r.token FROM {table} AS r WHERE r.name = $1"), "text")
         self.bare_write = statement(self._fill("UPDATE {table} SET waited = waited WHERE name = $1"), "text")
         self.facts = statement(

@@ -59,6 +59,14 @@ _TIME, _TEXT = TYPES["time"][0], TYPES["text"][0]
 _NO_TOKEN, _NO_SLOT = _FIELD.pack(TYPES["int8"][0], -1), _FIELD.pack(_TIME, -1) * 4
 
 
+#: What is said of a table that another version made.
+OTHER_COLUMNS = (
+    "the columns of the table are others, or in another order, than `rota schema` prints. While nobody uses it: CREATE TABLE kept AS TABLE"
+    " ...; DROP TABLE ... CASCADE; then rota init; and copy the rows by the columns' names, as in INSERT INTO ... (name, token, ...)"
+    " SELECT name, token, ... FROM kept"
+)
+
+
 class Statement(NamedTuple):
     """A statement as it is sent: text with ``$1``…, the types of its values, and how they get onto the wire."""
 
@@ -105,7 +113,7 @@ def record(data: bytes | None) -> Record | None:
     try:
         return _record(data)
     except (struct.error, UnicodeDecodeError):
-        raise ConfigurationError("the columns of the table are others, or in another order, than `rota schema` prints") from None
+        raise ConfigurationError(OTHER_COLUMNS) from None
 
 
 def _record(data: bytes) -> Record:
