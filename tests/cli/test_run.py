@@ -7,8 +7,9 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from rota.backend import Override
+from rota.backend import Claim, Override
 from rota.cli import _codes
+from rota.duration import DAY, SECOND
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")  # a slot that does not end while a test runs
 
@@ -50,6 +51,18 @@ def test_a_script_without_an_interpreter_line_is_run_by_the_shell_as_everywhere(
 def test_everything_after_the_first_double_dash_is_the_command_untouched(cli):
     ended = cli("run", "job", "--", "printf", "%s|", "--", "--ttl", "-h", "a b", "", "$HOME", "--strict")
     assert ended.stdout == "--|--ttl|-h|a b||$HOME|--strict|"
+
+
+def test_what_others_wrote_into_the_store_moves_no_cursor(cli):
+    """A line names who holds it, by the label that those wrote."""
+    with cli.client() as client:
+        now = client.driver.now(20.0)[0]
+        claim = Claim("job", "1" * 32, "\x1b]0;pwned\x07\x1b[2Jsite\u202e host:1", "lease", 60 * SECOND, now + 60 * SECOND, DAY)
+        assert client.driver.claim(claim, 20.0).verdict == "won"
+    ended = cli.shell("job", script="")
+    assert ended.returncode == _codes.BUSY
+    assert r"\x1b]0;pwned\x07\x1b[2Jsite\u202e host:1 has held it since" in ended.stderr
+    assert ended.stderr.rstrip("\n").isprintable()
 
 
 # -- once per slot

@@ -17,8 +17,8 @@ from rota.duration import SECOND, duration
 from rota.errors import ConfigurationError, Unavailable
 from rota.finding import BAD, LEVELS, OK, WARN, Finding
 
-from ._operator_table import JSON, clean, is_terminal, show_columns, show_json
-from ._output import fill_standard_files, say, show
+from ._operator_table import JSON, is_terminal, show_columns, show_json
+from ._output import clean, fill_standard_files, say, show
 from ._parser import Parser
 
 TYPE_CHECKING = False

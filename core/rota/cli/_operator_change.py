@@ -19,9 +19,9 @@ from rota.url import check_text
 from rota.verdict import text
 
 from ._operator_read import ABSENT, absent, add_store, connected, read
-from ._operator_table import JSON, clean, exact, show_json
+from ._operator_table import JSON, exact, show_json
 from ._operator_why import explain, schedule_of
-from ._output import say, show
+from ._output import clean, say, show
 from ._parser import Parser
 
 TYPE_CHECKING = False

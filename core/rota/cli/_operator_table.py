@@ -10,7 +10,7 @@ from rota.duration import DAY, HOUR, MINUTE, SECOND, describe
 from rota.schedule import iso
 from rota.verdict import text
 
-from ._output import show
+from ._output import clean, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +49,6 @@ def show_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     shown = ("  ".join(cell + " " * (wide - _width(cell)) for cell, wide in zip(line, widths, strict=True)).rstrip() for line in lines)
     show("".join(line + "\n" for line in shown))
-
-
-def clean(cell: str) -> str:
-    """Escape what moves a terminal's cursor or hides text: the store may hold what others wrote."""
-    if cell.isprintable():
-        return cell
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
 def _width(cell: str) -> int:

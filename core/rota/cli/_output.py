@@ -30,7 +30,7 @@ def say(line: str, event: str = "note", **facts: Any) -> None:
     if _speaks_json:
         tell(event, message=line, **facts)
     else:
-        _write(2, f"rota: {line}\n", _PATIENCE)
+        _write(2, f"rota: {clean(line)}\n", _PATIENCE)
 
 
 def tell(event: str, **facts: Any) -> None:
@@ -48,6 +48,13 @@ def tell(event: str, **facts: Any) -> None:
 def show(text: str) -> None:
     """Write text to standard output."""
     _write(1, text, None)
+
+
+def clean(cell: str) -> str:
+    """Escape what moves a terminal's cursor or hides text: the store may hold what others wrote."""
+    if cell.isprintable():
+        return cell
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
 def fill_standard_files() -> None:
