@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from typing import Any
@@ -275,6 +277,24 @@ def test_a_frozen_server_costs_the_timeout_and_not_more(start: Any, faces: Any, 
     for face, client in both:
         assert until(lambda face=face, client=client: face.attempt(lambda: client.try_lease(f"{name}/{face.kind}/after")))
         assert until(lambda face=face, client=client: face.attempt(lambda: client.try_lease(name + face.kind))), "the lease is free again"
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$abc\r\n", b"*-x\r\n", b"*1\r\n" * 5000, b"\0" * 64])
+def test_what_is_no_answer_of_redis_is_an_outage_and_no_fault_of_ours(face: Any, said: bytes, name: str) -> None:
+    """F2: so `on_unavailable` decides, and the keeper finishes the owner."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connection.recv(65536)
+                    connection.sendall(said)
+
+        threading.Thread(target=serve, daemon=True).start()
+        client = face.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0", timeout="300ms")
+        assert face.do(client.try_lease(name, on_unavailable="skip")).verdict == "unavailable"
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_call_in_flight_when_the_server_freezes_is_unknown(start: Any, driver_for: Any, name: str) -> None:

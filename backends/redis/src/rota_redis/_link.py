@@ -244,7 +244,9 @@ class Link(ABC):
             raise Unavailable("no time was left to ask redis")
         try:
             return await self.connect(address, seconds, sentinel)
-        except (RedisError, OSError) as error:
+        except ConfigurationError:
+            raise
+        except (RedisError, OSError, ValueError, RecursionError) as error:  # the latter two by redis-py, of what is no answer of Redis
             self.drop(address)
             raise _unopened(error, self.makers[sentinel].tls) from error
 

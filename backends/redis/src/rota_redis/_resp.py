@@ -35,7 +35,10 @@ class Taker:
         """Take the next reply; None if it is not whole yet."""
         if self._at >= len(self._data):
             return None
-        found = _parse(self._data, self._at)
+        try:
+            found = _parse(self._data, self._at)
+        except (ValueError, RecursionError) as error:
+            raise InvalidResponse(f"not an answer of Redis: {self._data[self._at : self._at + 40]!r}") from error
         if found is None:
             return None
         self._at = found[1]
