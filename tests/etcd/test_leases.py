@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import rota
-from rota.backend import FINISHED, RELEASED, UNUSED, WON, Claim, Override, Renewal, Settlement
+from rota.backend import BUSY, FINISHED, RELEASED, UNUSED, WON, Claim, Override, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import OutcomeUnknown, Unavailable
 from rota_etcd import EtcdDriver, _wire
@@ -200,3 +201,34 @@ def test_a_grant_that_another_driver_settles_is_renewed_no_more(etcd: Etcd, name
     won(driver, claim)
     assert end(other, claim)
     assert list(driver.renew([Renewal(name, claim.owner, claim.ttl, DAY)], 5.0).held) == [False]
+
+
+def test_finishing_a_claim_that_ends_meanwhile_ends_no_other_grant(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L1: the keeper finishes a claim that was cancelled while its thread, which somebody was faster than, hands its lease on."""
+    driver, other = driver_for(etcd.url()), driver_for(etcd.url())
+    assert end(driver, claim) if won(driver, claim := lease(f"{name}-before")) else False  # a stream is open: leases are handed on
+    cancelled, following = lease(name), lease(f"{name}-2")
+    is_sent, may_end = threading.Event(), threading.Event()
+    write, revoke = driver.names.write, driver._leases.revoke
+
+    def write_slowly(written: str, *args: Any, **more: Any) -> Any:
+        if written == name and not is_sent.is_set():
+            assert other.claim(lease(name), 5.0).verdict == WON
+            is_sent.set()
+            may_end.wait(10)
+        return write(written, *args, **more)
+
+    def revoke_late(number: int, deadline: float) -> None:
+        may_end.set()
+        thread.join()
+        won(driver, following)
+        revoke(number, deadline)
+
+    driver.names.write = write_slowly  # type: ignore[method-assign]
+    driver._leases.revoke = revoke_late  # type: ignore[method-assign]
+    thread = threading.Thread(target=driver.claim, args=(cancelled, 5.0))
+    thread.start()
+    assert is_sent.wait(10)
+    assert not end(driver, cancelled, UNUSED)
+    assert other.claim(lease(following.name), 5.0).verdict == BUSY
+    assert driver.renew([Renewal(following.name, following.owner, following.ttl, DAY)], 5.0).held == [True]

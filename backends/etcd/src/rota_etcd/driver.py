@@ -122,9 +122,8 @@ class EtcdDriver(Driver):
     def _let_go(self, ended: Found, deadline: float) -> None:
         """Hand on the etcd lease of a grant that this driver made and has ended; revoke another one, so that its driver can't renew it."""
         owner = ended.stored.owner if ended.stored is not None else ""
-        lease = self._leases.of(owner)
+        lease = self._leases.drop(owner)
         if lease is not None and lease.id == ended.lease:
-            self._leases.drop(owner)
             if not ended.fenced:
                 self._leases.hand_on(lease)
         else:
@@ -309,12 +308,17 @@ class EtcdDriver(Driver):
 
         began = monotonic()
         settled = self._settle(settlement.name, timeout, decide)
-        lease = self._leases.of(settlement.owner)
+        # dropped before anything else is done with it: the claim may end just now on another thread, which hands on what it still finds
+        lease = self._leases.drop(settlement.owner)
         if lease is not None and not settled.applied and settlement.result == UNUSED:
             # finishing a claim that may still be on its way (L7): without its etcd lease it can't be applied; it may have been, just before
-            self._leases.revoke(lease.id, began + timeout)
-            settled = self._settle(settlement.name, began + timeout - monotonic(), decide)
-        self._leases.drop(settlement.owner)
+            lease.doubtful = True
+            try:
+                self._leases.revoke(lease.id, began + timeout)
+                settled = self._settle(settlement.name, began + timeout - monotonic(), decide)
+            except BaseException:
+                self._leases.adopt(settlement.owner, lease)  # for the next one who tries
+                raise
         return settled
 
     def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
