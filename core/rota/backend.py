@@ -238,7 +238,7 @@ class Override(NamedTuple):
 
     Attributes:
         name: The full name.
-        action: ``released``, ``handled``, ``failed``, or ``mark`` (set the mark to `mark`).
+        action: ``released``, ``handled``, ``failed``, or ``mark`` (set the mark to `mark`, and `Record.attempts` to 0).
         label: Who and why, for people.
         retention: See `Claim.retention`.
         mark: The new mark; None clears it.

@@ -232,9 +232,9 @@ def override(record: Record | None, request: Override, now: int) -> tuple[Settle
     at = (now, now)
     if record is None or not record.kind or request.expected_token not in (None, record.token):
         return Settled(False, record, at), None
-    mark, outcome = record.mark, record.outcome
+    mark, outcome, attempts = record.mark, record.outcome, record.attempts
     if request.action == "mark":
-        mark = request.mark
+        mark, attempts = request.mark, 0  # W3c: a slot that was given up, and is open again, has all its attempts
     elif request.action == HANDLED and record.slot_start is not None:
         mark, outcome = record.slot_start if mark is None else max(mark, record.slot_start), HANDLED
     elif request.action in (FAILED, RELEASED):
@@ -251,6 +251,7 @@ def override(record: Record | None, request: Override, now: int) -> tuple[Settle
         last_expired=False,
         mark=mark,
         prior_mark=record.prior_mark if outcome == SEALED else None,  # what a later `failed` goes back to (W3b)
+        attempts=attempts,
         outcome=outcome,
         settled_at=now,
         keep_until=max(record.keep_until, now + request.retention),

@@ -217,6 +217,18 @@ class Lives(Clauses):
         assert (record.mark, record.outcome, record.attempts, record.owner) == (None, "", 0, "")
         await self.handle(face, self.window(face, claim.name))
 
+    async def test_W3c_a_mark_that_is_set_back_gives_all_attempts_anew(self, face: Face) -> None:
+        await self.needs(face, "override")
+        name = self.fresh()
+        for attempt in (1, 2):
+            claim = self.window(face, name, max_attempts=2)
+            assert (await self.win(face, claim)).attempts == attempt
+            await self.end(face, claim, FAILED if attempt == 1 else GAVE_UP)
+        await self.refused(face, self.window(face, name, max_attempts=2), HANDLED)
+        assert (await face.override(Override(name, "mark", "operator: it is mended", RETENTION))).applied
+        again = await self.win(face, self.window(face, name, max_attempts=2))
+        assert again.attempts == 1
+
     async def test_W3c_attempts_count_grants_and_crashes(self, face: Face) -> None:
         name = self.fresh()
         first = self.window(face, name)

@@ -211,6 +211,7 @@ BEGIN
     prior_mark = CASE
       WHEN outcome = 'sealed' AND NOT (_action = 'failed' OR _action = 'handled' AND slot_start IS NOT NULL) THEN prior_mark -- W3b
     END,
+    attempts = CASE WHEN _action = 'mark' THEN 0 ELSE attempts END, -- W3c: a slot that is open again has all of them
     outcome = CASE
       WHEN _action = 'handled' AND slot_start IS NOT NULL OR _action = 'failed' OR _action = 'released' AND kind = 'lease' THEN _action
       ELSE outcome

@@ -8,7 +8,7 @@ local function answer(applied, how) return {applied .. '\n' .. how .. '\n0\n' ..
 
 if not record or record[KIND] == '' or (expected ~= '' and expected ~= record[TOKEN]) then return answer('0', '') end
 if action == 'mark' then
-  record[MARK] = mark
+  record[MARK], record[ATTEMPTS] = mark, '0'  -- W3c: a slot that is open again has all its attempts
 elseif action == 'handled' and record[START] ~= '' then
   if record[MARK] == '' or tonumber(record[MARK]) < tonumber(record[START]) then record[MARK] = record[START] end
   record[OUTCOME] = 'handled'
