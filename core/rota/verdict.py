@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 UNAVAILABLE = "unavailable"
 
 #: What a run comes to that closes its slot.
-_CLOSING = (HANDLED, DEGRADED, GAVE_UP)
+CLOSING = (HANDLED, DEGRADED, GAVE_UP)
 _ERRORS = {BUSY: errors.Busy, HANDLED: errors.Handled, LATE: errors.Late, EARLY: errors.Early}
 
 
@@ -86,7 +86,7 @@ class Refused:
         if self.record is None:
             return None
         start = self.record.mark if self.slot is None or self.record.kind == ROLLING else self.slot.start
-        return next((run for run in runs(self.record.history) if run.slot_start == start and run.outcome in _CLOSING), None)
+        return next((run for run in runs(self.record.history) if run.slot_start == start and run.outcome in CLOSING), None)
 
     @property
     def holder(self) -> str:

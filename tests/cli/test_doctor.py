@@ -197,7 +197,7 @@ def test_a_mark_ahead_of_the_clock_is_bad(cli, examined):
     code, found = examined(cli.url)
     assert (code, found["records"]["level"]) == (1, "bad")
     assert "'ahead'" in found["records"]["finding"]
-    assert "rota settle NAME --mark none" in found["records"]["cure"]
+    assert "rota settle NAME --mark T" in found["records"]["cure"]
     assert found["records"]["facts"]["marks_ahead"] == 1
     assert main(["settle", "ahead", "--mark", "none", "--yes", "--url", cli.url]) == 0
     assert examined(cli.url)[0] == 0

@@ -15,6 +15,7 @@ from rota import sqlite
 from rota.backend import Record
 from rota.cli import _codes
 from rota.history import runs
+from rota.schedule import iso
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 HOLD = "echo $ROTA_TOKEN > token; touch started; until test -e go; do sleep 0.02; done"
@@ -140,8 +141,9 @@ def test_without_a_holder_there_is_nothing_to_release(cli):
     assert cli.shell("job", script=":").returncode == 0
     before = cli.record("job")
     ended = cli("release", "job", "--yes")
-    assert ended.returncode == 0
+    assert ended.returncode == 1
     assert "nobody holds it" in ended.stderr
+    assert "nothing was changed" in ended.stderr
     assert cli.record("job") == before
 
 
@@ -182,6 +184,46 @@ def test_the_mark_of_a_fast_clock_is_set_back(cli):
     ended = json.loads(cli("show", "job", "--json").stdout)
     assert (ended["mark"], ended["verdict"]) == (None, "won")
     assert "the mark was set in the holder's place" in ended["reason"]
+    assert "which was handled by" in ended["reason"]
+    assert "would run again" in ended["reason"]
+
+
+def test_the_cure_for_a_mark_ahead_runs_no_handled_slot_again(cli):
+    """Whoever does what rota show says, with the slot it names, gets a store on which today's slot is still handled."""
+    assert cli.shell("job", *ONCE_A_YEAR, script=":").returncode == 0
+    record = cli.record("job")
+    with sqlite3.connect(cli.path) as connection:
+        connection.executemany(sqlite._WRITE, [record._replace(mark=record.mark + 2 * 365 * 86_400_000_000)])
+    connection.close()
+    reason = json.loads(cli("show", "job", "--json").stdout)["reason"]
+    named = reason.partition("rota settle job --mark ")[2].partition(",")[0]
+    assert named == iso(record.mark)
+    ended = cli.shell("job", *ONCE_A_YEAR, "--json", script=":")
+    skipped = next(one for one in map(json.loads, ended.stderr.splitlines()) if one["event"] == "skipped")
+    assert (ended.returncode, skipped["how"]) == (_codes.MARK_AHEAD, "mark-ahead")
+    code, asked, _ = answer(cli, "n\n", "settle", "job", "--mark", "none")
+    assert code == 1
+    assert f"the slot of {named} was handled, and may run again" in asked
+    changed(cli("settle", "job", "--mark", named, "--yes"))
+    assert verdict(cli, "job") == ("handled", "done")
+    assert cli.shell("job", *ONCE_A_YEAR, script="touch ran").returncode == 0
+    assert not cli.file("ran").exists()
+
+
+def test_a_slot_that_was_given_up_is_opened_again(cli):
+    """W3c: by the way that `--failed` names, with all its attempts."""
+    options = (*ONCE_A_YEAR, "--attempts", "2")
+    for _ in range(2):
+        assert cli.shell("job", *options, script="exit 1").returncode == 1
+    assert verdict(cli, "job") == ("handled", "gave up")
+    refused = cli("settle", "job", "--failed", "--yes")
+    assert refused.returncode == _codes.USAGE
+    named = refused.stderr.rpartition("--mark ")[2].strip()
+    ended = cli("settle", "job", "--mark", named, "--yes", "--why", "mended")
+    changed(ended)
+    assert "which was given up by" in ended.stdout
+    assert cli.shell("job", *options, script="echo $ROTA_ATTEMPT > attempt").returncode == 0
+    assert cli.said("attempt") == ["1"]
 
 
 def test_forget_leaves_a_tombstone_whose_token_grows(cli):
@@ -209,7 +251,7 @@ WRONG = [
     (("settle", "lease", "--handled", "--yes"), "is kept as a lease"),
     (("settle", "job", "--failed", "--yes"), "counts as handled"),
     (("settle", "job", "--mark", "soon", "--yes"), "--mark='soon'"),
-    (("settle", "job", "--mark", "2100-01-01T00:00:00Z", "--yes"), "lies ahead of the store's time"),
+    (("settle", "job", "--mark", "2100-01-01T00:00:00Z", "--yes"), "no slot can be marked ahead of its time"),
     (("settle", "mail", "--mark", "0", "--yes"), "only --mark none works"),
 ]
 
@@ -232,6 +274,8 @@ def test_a_wrong_command_line_is_2_and_changes_nothing(cli, given, word):
 
 @pytest.mark.parametrize("given", [("release", "nightly"), ("settle", "nightly", "--handled"), ("forget", "nightly")])
 def test_a_name_that_is_not_there_is_1(cli, given):
+    with cli.client() as client:
+        client.driver.read("job", 5.0)  # there is a store
     ended = cli(*given, "--yes")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "no record" in ended.stderr

@@ -282,7 +282,8 @@ class Examination:
                     "records",
                     f"slots ahead of the store's time count as handled: {names}{more} (the first up to {mark and text(mark)})",
                     "The store's clock, or a former one, once ran ahead. No slot of these names runs until its time gets there (W7).",
-                    'Set each mark back, as in: rota settle NAME --mark none --why "the clock ran ahead"; and see to the clocks.',
+                    'Set each mark back, as in: rota settle NAME --mark T --why "the clock ran ahead", where T lies in the last slot that'
+                    " really was handled (rota show NAME names it from the history); and see to the clocks.",
                     facts,
                 )
             )

@@ -14,13 +14,13 @@ from rota import history
 from rota.backend import FAILED, HANDLED, LEASE, RELEASED, ROLLING, SEALED, Override, Record
 from rota.errors import ConfigurationError, NotSupported
 from rota.rules import is_live
-from rota.schedule import instant
+from rota.schedule import instant, iso
 from rota.url import check_text
 from rota.verdict import text
 
 from ._operator_read import ABSENT, absent, add_store, connected, read
 from ._operator_table import JSON, exact, show_json
-from ._operator_why import explain, schedule_of
+from ._operator_why import explain, last_handled, schedule_of
 from ._output import clean, say, show
 from ._parser import Parser
 
@@ -40,9 +40,10 @@ FORGOTTEN = "forgotten"
 WHY_LIMIT = 200
 
 _CODES = """\
-Exit codes: 0 done; 1 nothing was changed: no such name, the answer was no, or
-granted anew; 2 the command line or the URL is wrong, or the store can't do it;
-115 the store did not answer: look before you repeat it. [...] is a default."""
+Exit codes: 0 done; 1 nothing was changed: no such name or store, nobody to
+release, the answer was no, or granted anew; 2 the command line or the URL is
+wrong, or the store can't do it; 115 the store did not answer: look before you
+repeat it. [...] is a default."""
 _FENCED = """\
 The token grows: a holder at work is told at its next heartbeat, and whatever
 checks tokens refuses what it writes. Work that looks at neither goes on."""
@@ -61,7 +62,11 @@ Say how the last slot of a window ended, in its holder's place; or set the mark.
 {_FENCED}"""
 _SETTLE_AFTER = f"""\
   rota settle nightly --handled --why "done by hand"
-  rota settle nightly --mark none --why "the clock ran ahead"
+  rota settle nightly --mark 2026-02-26T02:00:00Z --why "the clock ran ahead"
+
+The mark of a clock that ran ahead is set back to the last slot that really was
+handled, which rota history and rota show tell; after --mark none today's slot
+runs again. Each change, and who made it, is in the history.
 
 {_CODES}"""
 
@@ -83,7 +88,7 @@ def release(given: list[str]) -> int:
     def decide(record: Record, now: Now | None) -> tuple[str, int | None] | None:
         if record.owner:
             return RELEASED, None
-        say(f"{found.name}: nobody holds it, so there is nothing to release")
+        say(f"{found.name}: nobody holds it, so there is nothing to release, and nothing was changed")
         return None
 
     return _override(found, decide, "release it?")
@@ -95,7 +100,7 @@ def settle(given: list[str]) -> int:
     parser = _parser("settle", usage, _SETTLE, _SETTLE_AFTER)
     parser.add_argument("--handled", action="store_true", help="it was handled: nobody is to run it again")
     parser.add_argument("--failed", action="store_true", help="it was not: the next claim in the slot wins it")
-    parser.add_argument("--mark", metavar="T", help="slots up to that of T count as handled; none: no slot does")
+    parser.add_argument("--mark", metavar="T", help="slots up to that of T count as handled, and later ones do not; none: no slot does")
     found = _read(parser, given)
     if found.handled + found.failed + (found.mark is not None) != 1:
         raise ConfigurationError("rota settle needs one of --handled, --failed and --mark, as in: rota settle nightly --handled")
@@ -172,7 +177,7 @@ def _override(found: argparse.Namespace, decide: Callable[[Record, Now | None], 
         if decided is None:
             if found.json:
                 _show_change(client, found, None, record, record, now)
-            return 0
+            return ABSENT
         if not _agreed(found, record, now, question):
             return ABSENT
         seen = record
@@ -251,8 +256,14 @@ def _check_can_fail(name: str, record: Record) -> None:
     if handled and (record.outcome != SEALED or record.last_owner == "operator"):
         raise ConfigurationError(
             f"{name!r}: the slot of {text(record.slot_start)} counts as handled, and that it failed would not give it back:"
-            " set the mark to an earlier slot, as in --mark T"
+            f" set the mark to an earlier slot, as in --mark {_before(record)}"
         )
+
+
+def _before(record: Record) -> str:
+    """Return a mark that opens the record's slot again."""
+    schedule = schedule_of(record.schedule)
+    return "none" if schedule is None or record.slot_start is None else iso(schedule.slot(record.slot_start - 1).start)
 
 
 def _mark(given: str, record: Record, now: Now | None) -> int | None:
@@ -263,7 +274,11 @@ def _mark(given: str, record: Record, now: Now | None) -> int | None:
         raise ConfigurationError("the periods of a rolling window have no fixed starts: only --mark none works, which ends the period")
     schedule, at = schedule_of(record.schedule), instant(given, "--mark")
     if now is None or at > now[0]:
-        raise ConfigurationError(f"--mark={given!r} lies ahead of the store's time{'' if now is None else ' ' + text(now[0])}")
+        at_store = "" if now is None else " " + text(now[0])
+        raise ConfigurationError(
+            f"--mark={given!r} lies ahead of the store's time{at_store}: no slot can be marked ahead of its"
+            " time; to keep slots from running, stop what starts rota run (the line in the crontab, the timer)"
+        )
     return at if schedule is None else schedule.slot(at).start
 
 
@@ -277,16 +292,25 @@ def _can_ask() -> bool:
 def _agreed(found: argparse.Namespace, record: Record, now: Now | None, question: str) -> bool:
     if found.yes:
         return True
+    again = _again(found, record, now)
     if record.owner:
         live = now is None or is_live(record, now[0])
         state = f"{record.label} {'has held it since' if live else 'held it, and ran out, from'} {text(record.granted_at)}"
     else:
         state = f"nobody holds it; {record.label or 'nobody'} did last" + (f", {record.outcome}" if record.outcome else "")
-    say(f"{found.name}: {clean(state)}: {question} [y/N]")
+    say(f"{found.name}: {clean(state)}{again}: {question} [y/N]")
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     say(f"{found.name}: nothing was changed")
     return False
+
+
+def _again(found: argparse.Namespace, record: Record, now: Now | None) -> str:
+    """Say which handled slot may run once more, before the mark is set back behind it."""
+    if now is None or getattr(found, "mark", None) is None or (last := last_handled(record, now[0])) is None:
+        return ""
+    mark = _mark(found.mark, record, now)
+    return f"; the slot of {text(last)} was handled, and may run again" if mark is None or mark < last else ""
 
 
 def _who() -> str:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 
 from rota import rules
-from rota.backend import FAILED, HANDLED, LATE, LEASE, ROLLING, SEALED, WON, Record
+from rota.backend import DEGRADED, FAILED, GAVE_UP, HANDLED, LATE, LEASE, RELEASED, ROLLING, SEALED, WON, Record
 from rota.duration import MINUTE
 from rota.errors import ConfigurationError
+from rota.history import runs
 from rota.schedule import Cron, Every, Schedule, Slot, iso
-from rota.verdict import text
+from rota.verdict import CLOSING, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def explain(client: Client, name: str, record: Record, now: Now | None, options:
     reason = refused.reason.removeprefix(f"{refused.name}: ")
     if answer.verdict == LATE:
         reason += f": it could be won until {text(claim.late_from)}"
+    if refused.mark_ahead:
+        reason += _cure(name, record, now[0])
     return Why(refused.verdict, "mark-ahead" if refused.mark_ahead else refused.how, reason, slot)
 
 
@@ -109,18 +112,20 @@ def _ask(client: Client, name: str, record: Record, options: dict[str, Any]) -> 
 
 def _won(before: Record, granted: Record) -> str:
     """Say what lets a claim win, from the record before and after it."""
+    once = _once(before, granted)
     what = "it" if granted.kind == LEASE else "the period" if granted.kind == ROLLING else f"the slot of {text(granted.slot_start)}"
     again = granted.kind != LEASE and granted.attempts > 1
     attempt = f", and this would be attempt {granted.attempts}" if again else ""
     if before.owner:
         held = "it" if granted.kind == LEASE else what if again else "an older slot"
-        free = "" if again or granted.kind == LEASE else f", and nobody has handled {what}"
+        free = "" if again or granted.kind == LEASE else f", and {once}" if once else f", and nobody has handled {what}"
         return f"the lease of {before.label}, who held {held} and did not settle, ran out at {text(before.expires_at)}{free}{attempt}"
     if granted.kind == LEASE:
         return f"nobody has held it since {text(before.settled_at)}" if before.settled_at else "nobody holds it"
-    if again and before.last_owner == "operator":
-        did = "the mark was set" if before.last_result == "mark" else f"{what} was settled as {before.last_result}"
-        return f"{did} in the holder's place at {text(before.settled_at)} by {before.label}{attempt}"
+    was_set = before.last_result == "mark" and (bool(once) or granted.kind == ROLLING or granted.slot_start == before.slot_start)
+    if before.last_owner == "operator" and (again or was_set):
+        did = "the mark was set" if was_set else f"{what} was {'' if before.last_result == RELEASED else 'settled as '}{before.last_result}"
+        return f"{did} in the holder's place at {text(before.settled_at)} by {before.label}{', and ' + once if once else attempt}"
     if again:
         ended = "failed" if before.outcome == FAILED else "ended without success"
         return f"the last attempt for {what}, by {before.label}, {ended} at {text(before.settled_at)}{attempt}"
@@ -128,4 +133,27 @@ def _won(before: Record, granted: Record) -> str:
         if before.mark is not None and before.outcome in (HANDLED, SEALED) and before.slot_end is not None:
             return f"the last period ended at {text(before.slot_end)}, and nobody has begun another"
         return "no period is open"
-    return f"nobody has handled {what}, and nobody holds the name"
+    return once or f"nobody has handled {what}, and nobody holds the name"
+
+
+def _once(before: Record, granted: Record) -> str:
+    """Say how the slot that would be won was closed before, of which the mark, which was set back, tells no more; else nothing."""
+    for run in runs(before.history) if granted.slot_start is not None else ():
+        if run.slot_start == granted.slot_start and run.outcome in CLOSING:
+            did = {GAVE_UP: "was given up", DEGRADED: "was handled without the store"}.get(run.outcome, "was handled")
+            return f"the slot of {text(run.slot_start)}, which {did} by {run.label} at {text(run.ended_at)}, would run again"
+    return ""
+
+
+def last_handled(record: Record, at: int) -> int | None:
+    """Return the newest slot, of those that have begun, that the history has as closed."""
+    starts = (run.slot_start for run in runs(record.history) if run.outcome in CLOSING and run.slot_start is not None)
+    return max((start for start in starts if start <= at), default=None)
+
+
+def _cure(name: str, record: Record, at: int) -> str:
+    """Say how the mark of a fast clock is set back, and up to where."""
+    last = last_handled(record, at)
+    if last is None:
+        return f": rota settle {name} --mark T, where T lies in the last slot that really was handled; none, if none was"
+    return f": rota settle {name} --mark {iso(last)}, the newest slot up to now that the history has as handled"

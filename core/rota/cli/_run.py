@@ -162,7 +162,7 @@ class _Run:
         self._say_held_back()
         if code or not options.quiet:
             line = refused.reason if mark_ahead else f"skipped: {refused.reason}"
-            say(line, "skipped", name=refused.name, verdict=verdict, how=how or None)
+            say(line, "skipped", name=refused.name, verdict=verdict, how="mark-ahead" if mark_ahead else how or None)
         return code, "rota"
 
     # -- run
