@@ -360,6 +360,13 @@ class Driver(ABC):
         """
         return ()
 
+    def unmade(self) -> str:
+        """Return where the first verb would make the store, while there is none; empty where verbs make nothing. No call to a server.
+
+        It needs no declaration. The operator's commands ask it before they look: who only looks makes no store.
+        """
+        return ""
+
     def bare(self, name: str, writes: bool, timeout: float) -> None:
         """Carry out the store's cheapest request and take its answer: what ``rota bench`` measures the verbs beside.
 

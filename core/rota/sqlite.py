@@ -305,6 +305,15 @@ class SqliteDriver(Driver):
 
         return examine(self.path, facts)
 
+    def unmade(self) -> str:
+        try:
+            os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return self.path
+        except OSError:
+            pass  # opening it will say what is wrong
+        return ""
+
     def bare(self, name: str, writes: bool, timeout: float) -> None:
         with self._connection(timeout) as connection:
             if not writes:

@@ -206,6 +206,7 @@ def test_show_is_lines_of_key_and_value_and_a_page_for_people(cli):
 
 @pytest.mark.parametrize("command", ["show", "history"])
 def test_a_name_that_is_not_there_is_1_and_said(cli, command):
+    plant(cli, ["other"])
     ended = cli(command, "nightly")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "nightly: the store has no record of it" in ended.stderr
@@ -462,3 +463,39 @@ def test_a_wrong_topic_is_2(cli, given):
 def test_help_of_a_command_is_its_help(cli):
     assert cli("help", "ls").stdout == cli("ls", "--help").stdout
     assert cli("help").stdout == cli("--help").stdout
+
+
+# -- no store
+
+
+ON_NOTHING = [
+    ("ls",),
+    ("ls", "--json"),
+    ("show", "job"),
+    ("history", "job"),
+    ("release", "job", "--yes"),
+    ("settle", "job", "--handled", "--yes"),
+    ("forget", "job", "--yes"),
+]
+
+
+@pytest.mark.parametrize("given", ON_NOTHING, ids=" ".join)
+def test_a_look_makes_no_store(cli, given):
+    """A mistyped path must not look like a store in which all is free, nor a look by root keep out those who claim."""
+    missing = cli.folder / "mistyped" / "store.db"
+    for named in (f"sqlite://{missing}", None):
+        path = missing if named else cli.folder / ".local/state/rota/rota.db"
+        ended = cli(*given, env={"ROTA_URL": named})
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr == f"rota: there is no store at {path} yet: it is made at the first claim\n"
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_an_empty_store_is_named_on_a_terminal(cli):
+    plant(cli, [])
+    main, other = pty.openpty()
+    process = cli.start("ls", "team", stdout=other)
+    os.close(other)
+    ended = cli.end(process)
+    os.close(main)
+    assert (ended.returncode, ended.stderr) == (0, f"rota: no name in {cli.url} starts with 'team'\n")

@@ -13,7 +13,7 @@ from rota.errors import ConfigurationError, NotSupported, Unavailable
 from rota.history import Run, runs, unwritten
 from rota.rules import is_live
 
-from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
+from ._operator_table import JSON, clean, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
 from ._output import fill_standard_files, say, show
 from ._parser import Parser
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rota.backend import Now
     from rota.client import Client
 
-#: The exit code where the store has no such name.
+#: The exit code where the store has no such name, or there is no store.
 ABSENT = 1
 #: How many records are asked for at a time.
 PAGE = 1000
@@ -40,8 +40,9 @@ CLEAR = "\x1b[H\x1b[2J"
 TIMELINE = 32
 
 _CODES = """\
-Exit codes: 0; 1 the store has no such name; 2 the command line or the URL is
-wrong; 115 the store did not answer. [...] is a default."""
+Exit codes: 0; 1 the store has no such name, or there is no store yet; 2 the
+command line or the URL is wrong; 115 the store did not answer. [...] is a
+default."""
 
 
 def add_store(parser: Parser) -> None:
@@ -63,15 +64,25 @@ def connected(found: argparse.Namespace) -> Iterator[tuple[Client, float]]:
         source = "ROTA_URL" if found.url is None else "--url"
         raise ConfigurationError(f"{source} is empty: name the store, or leave it out for this host's file")
     fill_standard_files()  # or what is printed might land in the store's connection
-    with connect(store(url or ""), timeout=timeout) as client:
+    place = store(url or "", make=False)
+    found.store = place.safe
+    with connect(place, timeout=timeout) as client:
         client._engine.warn = lambda name, message: None  # type: ignore[method-assign]  # what it would say, the output says
         yield client, timeout
 
 
 def read(client: Client, name: str, timeout: float) -> tuple[Record | None, Now | None]:
     """Read one name's record, and the store's time."""
+    check_made(client)
     record, now = client.driver.read(client._full(name), timeout)
     return record, now if now is not None else client.driver.now(timeout)
+
+
+def check_made(client: Client) -> None:
+    """End the command where there is no store: a look must not make one, which could keep those out who were to make it."""
+    if place := client.driver.unmade():
+        say(f"there is no store at {clean(place)} yet: it is made at the first claim")
+        raise SystemExit(ABSENT)
 
 
 def absent(name: str) -> int:
@@ -94,8 +105,8 @@ forgotten (with --all). Where it is no terminal, tabs part the columns, and - is
 nothing: name, state, holder, site, seconds since the grant, seconds that the
 lease has left, token, slot, outcome, attempts.
 
-Exit codes: 0; 2 the command line or the URL is wrong; 115 the store did not
-answer. [...] is a default."""
+Exit codes: 0; 1 there is no store yet; 2 the command line or the URL is wrong;
+115 the store did not answer. [...] is a default."""
 
 
 def ls(given: list[str]) -> int:
@@ -127,6 +138,7 @@ def ls(given: list[str]) -> int:
 
 
 def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> None:
+    check_made(client)
     records: list[Record] = []
     progress = Progress()
     progress.doing, progress.done = "asking the store ...", -1.0
@@ -148,7 +160,7 @@ def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> No
             [_cells(one, record, now) for one, record in zip(rows, records, strict=True)],
         )
         if not rows:
-            say(f"no name in this store{' starts with ' + repr(found.prefix) if found.prefix else ''}")
+            say(f"no name in {clean(found.store)}{' starts with ' + repr(found.prefix) if found.prefix else ''}")
     else:
         show_columns(_plain(one) for one in rows)
 

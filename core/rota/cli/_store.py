@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rota.url import Url
 
 
-def store(given: str, site: str = "") -> Url:
-    """Return the store's URL: the one given, else that of the file for this host."""
+def store(given: str, site: str = "", *, make: bool = True) -> Url:
+    """Return the store's URL: the one given, else that of the file for this host, whose folder is made unless ``make`` is false."""
     from rota.url import Url, parse
 
     if given:
@@ -33,7 +33,8 @@ def store(given: str, site: str = "") -> Url:
     try:
         if not os.path.isabs(folder):
             raise FileNotFoundError(errno.ENOENT, "there is no home folder")
-        os.makedirs(folder, 0o700, exist_ok=True)
+        if make:
+            os.makedirs(folder, 0o700, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"the folder {folder} can't be made ({error.strerror}): name a store with --url or ROTA_URL") from error
     return Url("sqlite", os.path.join(folder, "rota.db").replace("%", "%25"), {}, "", site)
