@@ -32,8 +32,9 @@ class Run(NamedTuple):
         started_at: When it was granted.
         ended_at: When it was settled; for a crash, when its lease ran out. A degraded run began and ended, for the store, when it was
             told of it.
-        outcome: ``handled``, ``failed``, ``gave up``, ``released``, ``unused``, ``degraded`` or ``crashed``.
-        label: Who held it.
+        outcome: ``handled``, ``failed``, ``gave up``, ``released``, ``unused``, ``degraded``, ``crashed``, or ``mark``: no run, but an
+            operator who set the mark, to `slot_start`.
+        label: Who held it; behind it the operator in brackets who ended it in its place, or the operator alone.
     """
 
     slot_start: int | None
@@ -59,6 +60,13 @@ def runs(history: bytes) -> list[Run]:
             continue
         found.append(Run(start, end, token, started, ended, fields[5], fields[6]))
     return found
+
+
+def ended_by_operator(record: Record) -> Run | None:
+    """Return the run of a record's newest grant, where an operator changed the record since, and so took the holder's place in it."""
+    if record.owner or record.last_owner != "operator":
+        return None
+    return next((run for run in runs(record.history) if run.started_at == record.granted_at and run.token < record.token), None)
 
 
 def add(history: bytes, start: int | None, end: int | None, token: int, started: int, ended: int, outcome: str, label: str) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from . import errors
 from .backend import BUSY, DEGRADED, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
 from .duration import SECOND, describe
-from .history import Run, runs
+from .history import Run, ended_by_operator, runs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Refused:
         if run is None and record.slot_start == record.mark and record.outcome not in (HANDLED, GAVE_UP):
             # sealed at the claim (W3b), or run degraded and written back since (F3)
             done, when = f"was taken ({record.outcome})", record.granted_at if record.outcome == SEALED else record.settled_at
+            ended = ended_by_operator(record) if record.outcome == SEALED else None
+            who = who if ended is None else ended.label
         upto = f", until {text(record.slot_end)}" if record.kind == ROLLING else ""
         return f"{self._slot_text()} {done} by {who} at {text(when)}{upto}"
 

@@ -29,7 +29,7 @@ from rota.schedule import instant
 ROOT = Path(__file__).parents[2]
 ODD = ["a b", "  ".join("ab"), "-x", "--json", "naïve/ключ/日本語", "e\u0301", "100%", "quote'\"\\", "\u202egnp", "x" * 255, "*", "$HOME"]
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
-COLUMNS = {"ls": 10, "history": 9, "next": 3, "show": 2}
+COLUMNS = {"ls": 11, "history": 9, "next": 3, "show": 2}
 
 
 def plant(cli, names, **fields) -> None:

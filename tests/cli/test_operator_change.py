@@ -226,6 +226,44 @@ def test_a_slot_that_was_given_up_is_opened_again(cli):
     assert cli.said("attempt") == ["1"]
 
 
+def test_each_change_is_in_the_history_with_who_made_it_and_why(cli):
+    with cli.client() as client:
+        assert client.try_window("job", rota.Cron("0 0 1 1 *"))  # and nobody settles it
+        for number, given in enumerate((("release",), ("settle", "--failed"), ("settle", "--handled"), ("settle", "--mark", "none"))):
+            changed(cli(*given, "job", "--yes", "--why", f"see ticket:{number}"))
+        mark = str(int(time.time()) - 3 * 366 * 86_400)
+        changed(cli("settle", "job", "--mark", mark, "--yes"))
+        rows = [json.loads(line) for line in cli("history", "job", "--json").stdout.splitlines()]
+        assert [row["outcome"] for row in rows] == ["mark", "mark", "handled", "failed", "released"]
+        whys = [row["operator"].partition(": ")[2] for row in rows]
+        assert whys == ["no reason given", "see ticket:3", "see ticket:2", "see ticket:1", "see ticket:0"]
+        assert [bool(row["holder"]) for row in rows] == [False, False, False, False, True]
+        assert (rows[0]["slot_start"], rows[1]["slot_start"]) == (iso(cli.record("job").mark), None)
+        assert client.try_window("held", rota.Cron("0 0 1 1 *"))
+        changed(cli("settle", "held", "--mark", "none", "--yes", "--why", "a test"))
+        assert [run.outcome for run in runs(cli.record("held").history)] == ["mark", "released"]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_holder_who_was_released_is_shown_and_not_the_operator(cli, sealed):
+    holder = held(cli, "job", *ONCE_A_YEAR, "--site", "dc2", "--ttl", "3s", *(("--at-most-once",) if sealed else ()))
+    label = cli.record("job").label
+    ended = cli("release", "job", "--yes", "--why", "dc2 died")
+    changed(ended)
+    operator = cli.record("job").label
+    for command in (("show", "job"), ("ls",)):
+        one = json.loads(cli(*command, "--json").stdout)
+        assert (f"{one['site']} {one['holder']}", one["operator"], one["state"]) == (label, operator, "free")
+        assert one["outcome"] == ("sealed" if sealed else "released")
+    assert cli.end(holder).returncode == _codes.LOST
+    if sealed:
+        assert f"was taken (sealed) by {label} ({operator}) at " in ended.stdout
+        changed(cli("settle", "job", "--failed", "--yes"))  # as the help of release says
+        assert verdict(cli, "job") == ("won", None)
+    assert cli.shell("job", *ONCE_A_YEAR, script=":").returncode == 0
+    assert json.loads(cli("show", "job", "--json").stdout)["operator"] is None
+
+
 def test_forget_leaves_a_tombstone_whose_token_grows(cli):
     holder = held(cli, "job", *ONCE_A_YEAR, "--ttl", "3s")
     before = cli.record("job")

@@ -60,7 +60,7 @@ def test_an_operator_sees_finds_out_and_frees(cli, url):
     assert (released.returncode, released.stderr) == (0, "")
     (freed,) = objects("show", "job")
     assert (freed["state"], freed["verdict"], freed["token"] > held["token"]) == ("free", "won", True)
-    assert freed["holder"].endswith(": a test")
+    assert freed["operator"].endswith(": a test")
     assert [row["outcome"] for row in objects("history", "job")] == ["released", "handled"]
     assert cli.end(holder).returncode == _codes.LOST
     assert cli("settle", "job", "--handled", "--yes", *slow).returncode == 0

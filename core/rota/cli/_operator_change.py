@@ -40,10 +40,9 @@ FORGOTTEN = "forgotten"
 WHY_LIMIT = 200
 
 _CODES = """\
-Exit codes: 0 done; 1 nothing was changed: no such name or store, nobody to
-release, the answer was no, or granted anew; 2 the command line or the URL is
-wrong, or the store can't do it; 115 the store did not answer: look before you
-repeat it. [...] is a default."""
+Exit codes: 0 done; 1 nothing was changed: no such name or holder, answered no,
+or granted anew; 2 the command line or the URL is wrong, or the store can't do
+it; 115 the store did not answer: look before repeating. [...] is a default."""
 _FENCED = """\
 The token grows: a holder at work is told at its next heartbeat, and whatever
 checks tokens refuses what it writes. Work that looks at neither goes on."""
@@ -64,10 +63,7 @@ _SETTLE_AFTER = f"""\
   rota settle nightly --handled --why "done by hand"
   rota settle nightly --mark 2026-02-26T02:00:00Z --why "the clock ran ahead"
 
-The mark of a clock that ran ahead is set back to the last slot that really was
-handled, which rota history and rota show tell; after --mark none today's slot
-runs again. Each change, and who made it, is in the history.
-
+A fast clock's mark goes back to the last slot handled, which rota show names.
 {_CODES}"""
 
 _FORGET = f"""\
@@ -99,8 +95,8 @@ def settle(given: list[str]) -> int:
     usage = "rota settle NAME (--handled | --failed | --mark T) [--why TEXT] [--yes]"
     parser = _parser("settle", usage, _SETTLE, _SETTLE_AFTER)
     parser.add_argument("--handled", action="store_true", help="it was handled: nobody is to run it again")
-    parser.add_argument("--failed", action="store_true", help="it was not: the next claim in the slot wins it")
-    parser.add_argument("--mark", metavar="T", help="slots up to that of T count as handled, and later ones do not; none: no slot does")
+    parser.add_argument("--failed", action="store_true", help="it was not: within --attempts the next claim wins it")
+    parser.add_argument("--mark", metavar="T", help="slots up to that of T count as handled, no later; none: no slot")
     found = _read(parser, given)
     if found.handled + found.failed + (found.mark is not None) != 1:
         raise ConfigurationError("rota settle needs one of --handled, --failed and --mark, as in: rota settle nightly --handled")
@@ -194,7 +190,7 @@ def _override(found: argparse.Namespace, decide: Callable[[Record, Now | None], 
                 client._retention,
                 mark=mark,
                 expected_token=record.token,
-                history=_history(record, now, action, label),
+                history=_history(record, now, action, mark, label),
             ),
             timeout,
         )
@@ -237,23 +233,24 @@ def _changed(name: str) -> int:
     return ABSENT
 
 
-def _history(record: Record, now: Now | None, action: str, label: str) -> bytes | None:
-    """Return the history with the run that is ended, or that stands for work done by hand; None leaves it as it is."""
+def _history(record: Record, now: Now | None, action: str, mark: int | None, label: str) -> bytes | None:
+    """Return the history with the run that is ended, and with the change itself where that ends none; None leaves it as it is."""
     if now is None:
         return None
-    if not record.owner:  # what ran degraded is added before the record tells of it no more
-        known = history.complete(record)
-        if action != HANDLED:
-            return known if known != record.history else None
-        return history.add(known, record.slot_start, record.slot_end, record.token, now[0], now[0], action, label)
-    outcome, who = RELEASED if action == MARK else action, f"{record.label} ({label})"
-    return history.add(record.history, record.slot_start, record.slot_end, record.token, record.granted_at, now[0], outcome, who)
+    if record.owner:
+        outcome, who = RELEASED if action == MARK else action, f"{record.label} ({label})"
+        known = history.add(record.history, record.slot_start, record.slot_end, record.token, record.granted_at, now[0], outcome, who)
+    else:
+        known = history.complete(record)  # what ran degraded is added before the record tells of it no more
+    if action == MARK:
+        return history.add(known, mark, None, record.token, now[0], now[0], MARK, label)
+    return known if record.owner else history.add(known, record.slot_start, record.slot_end, record.token, now[0], now[0], action, label)
 
 
 def _check_can_fail(name: str, record: Record) -> None:
     """Refuse what would leave the slot handled, or lose the mark that was there before it was sealed (W3b)."""
     handled = record.mark is not None and record.slot_start is not None and record.slot_start <= record.mark
-    if handled and (record.outcome != SEALED or record.last_owner == "operator"):
+    if handled and record.outcome != SEALED:
         raise ConfigurationError(
             f"{name!r}: the slot of {text(record.slot_start)} counts as handled, and that it failed would not give it back:"
             f" set the mark to an earlier slot, as in --mark {_before(record)}"

@@ -7,10 +7,10 @@ import os
 import time
 from contextlib import contextmanager
 
-from rota.backend import Record
+from rota.backend import FAILED, HANDLED, PENDING, RELEASED, Record
 from rota.duration import SECOND, duration
 from rota.errors import ConfigurationError, NotSupported, Unavailable
-from rota.history import Run, runs, unwritten
+from rota.history import Run, ended_by_operator, runs, unwritten
 from rota.rules import is_live
 
 from ._operator_table import JSON, clean, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
@@ -103,7 +103,7 @@ _LS_AFTER = """\
 States: held; ran out (the holder died or was cut off: others can win); free;
 forgotten (with --all). Where it is no terminal, tabs part the columns, and - is
 nothing: name, state, holder, site, seconds since the grant, seconds that the
-lease has left, token, slot, outcome, attempts.
+lease has left, token, slot, outcome, attempts, operator who changed it last.
 
 Exit codes: 0; 1 there is no store yet; 2 the command line or the URL is wrong;
 115 the store did not answer. [...] is a default."""
@@ -156,7 +156,7 @@ def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> No
         show_json(rows)
     elif is_terminal():
         show_table(
-            ("NAME", "STATE", "HOLDER", "SITE", "AGE", "REMAINING", "TOKEN", "SLOT", "OUTCOME", "ATTEMPTS"),
+            ("NAME", "STATE", "HOLDER", "SITE", "AGE", "REMAINING", "TOKEN", "SLOT", "OUTCOME", "ATTEMPTS", "OPERATOR"),
             [_cells(one, record, now) for one, record in zip(rows, records, strict=True)],
         )
         if not rows:
@@ -179,7 +179,7 @@ def listed(client: Client, prefix: str, timeout: float) -> Iterator[Record]:
 def row(client: Client, record: Record, now: Now | None) -> dict[str, Any]:
     """Return what is shown of a record, for programs; `docs/operations.md` describes it."""
     at = None if now is None else now[0]
-    holder, site = _holder(record)
+    holder, site, operator = _holder(record)
     return {
         "name": record.name.removeprefix(client._prefix),
         "kind": record.kind or None,
@@ -193,19 +193,27 @@ def row(client: Client, record: Record, now: Now | None) -> dict[str, Any]:
         "token": record.token,
         "slot_start": exact(record.slot_start),
         "slot_end": exact(record.slot_end),
-        "outcome": record.outcome or None,
+        "outcome": _outcome(record) or None,
         "attempts": record.attempts,
         "mark": exact(record.mark),
         "settled_at": exact(record.settled_at or None),
+        "operator": operator or None,
     }
 
 
-def _holder(record: Record) -> tuple[str, str]:
-    """Return who holds it, or held it last, and the site: a label is ``site host:pid``, and an operator's is ``who: why``."""
-    if record.last_owner == "operator" and not record.owner:
-        return record.label, ""
-    site, _, holder = record.label.rpartition(" ")
-    return holder, site
+def _holder(record: Record) -> tuple[str, str, str]:
+    """Return who holds it, or held it last, the site, and the operator who changed it since: that one's label took the holder's place."""
+    site, holder, operator = _who(record.label)
+    if record.owner or holder:
+        return holder or record.label, site, ""
+    run = ended_by_operator(record)
+    site, holder, _ = ("", "", "") if run is None else _who(run.label)
+    return holder, site, operator
+
+
+def _outcome(record: Record) -> str:
+    """Return what became of the last slot: one whose holder an operator replaced is pending no more."""
+    return RELEASED if record.outcome == PENDING and not record.owner and record.last_owner == "operator" else record.outcome
 
 
 def _state(record: Record, at: int | None) -> str:
@@ -237,6 +245,7 @@ def _cells(one: dict[str, Any], record: Record, now: Now | None) -> tuple[str, .
         when(record.slot_start),
         one["outcome"] or "",
         str(one["attempts"]),
+        one["operator"] or "",
     )
 
 
@@ -253,6 +262,7 @@ def _plain(one: dict[str, Any]) -> tuple[str, ...]:
         slot,
         outcome,
         str(one["attempts"]),
+        one["operator"] or "",
     )
 
 
@@ -325,6 +335,10 @@ def _more(record: Record, now: Now | None, why: Why) -> dict[str, Any]:
     }
 
 
+#: What an operator did, in words.
+_CHANGED = {RELEASED: "released", HANDLED: "settled as handled", FAILED: "settled as failed", "mark": "mark set"}
+
+
 def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) -> None:
     """Print one name for people; what is empty is left out."""
     at = None if now is None else now[0]
@@ -336,11 +350,12 @@ def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) 
         ("schedule", one["schedule"]),
         ("zone data", one["zone_data"]),
         ("state", one["state"] + (f", for {remaining} still unless renewed" if remaining else "")),
-        ("holder" if record.owner else "last holder", record.label),
+        ("holder" if record.owner else "last holder", f"{one['site'] or ''} {one['holder'] or ''}".strip()),
+        (_CHANGED.get(record.last_result, "changed") + " by", one["operator"]),
         ("granted", when(record.granted_at or None) + (f", {held} ago" if held else "")),
         ("token", str(record.token)),
         ("last slot", slot),
-        ("outcome", (record.outcome or "") + (f", attempt {record.attempts}" if record.attempts > 1 else "")),
+        ("outcome", (one["outcome"] or "") + (f", attempt {record.attempts}" if record.attempts > 1 else "")),
         ("handled up to", when(record.mark)),
         ("settled", when(record.settled_at or None)),
         ("this slot since", one["current_start"]),
@@ -361,9 +376,9 @@ _HISTORY_AFTER = f"""\
   rota history nightly
 
 Outcomes: handled, failed, gave up, released, unused; degraded, without the
-store; crashed, never ended; running, now. Where it is no terminal, tabs part
-the columns: started, ended, outcome, slot start, slot end, token, holder, site,
-operator.
+store; crashed, never ended; running, now; mark, no run, but an operator who set
+the mark, to the slot start. Where it is no terminal, tabs part the columns:
+started, ended, outcome, slot start, slot end, token, holder, site, operator.
 
 {_CODES}"""
 #: The outcome of the run that has not ended.
@@ -439,6 +454,8 @@ def _who(label: str) -> tuple[str, str, str]:
     """Take a run's label apart: ``site host:pid``, behind it ``(operator: why)`` of one that was ended, or the operator alone (by hand)."""
     import re
 
+    if re.match(r"[^:]*@[^:]*: ", label):  # whatever the reason ends with
+        return "", "", label
     found = re.fullmatch(r"(?:(.*?) )?(\S+:\d+)(?: \((.*)\))?", label)
     return (found[1] or "", found[2], found[3] or "") if found else ("", "", label)
 
