@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 
-from ._output import hide, say, show, tell
+from ._output import Unwritten, hide, say, show, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ usage: rota COMMAND ...
   rota --version
 
 rota COMMAND --help says more, with an example; rota help run says all of run.
+Exit code 74: what a command was to print could not be written.
 """
 _READ = ("ls", "show", "history")
 _CHANGE = ("release", "settle", "forget")
@@ -69,6 +70,11 @@ def _main(given: list[str]) -> int:
         return 130
     except SystemExit as end:  # a --help
         return end.code if isinstance(end.code, int) else 0
+    except Unwritten as error:
+        from ._codes import UNWRITTEN
+
+        say(str(error), "error")
+        return UNWRITTEN
     except Exception as error:
         return _explain(error)
 

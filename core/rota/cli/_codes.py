@@ -6,6 +6,7 @@ from __future__ import annotations
 USAGE = 2
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 HOST = 71  # EX_OSERR
+UNWRITTEN = 74  # EX_IOERR: of the commands that print, which `rota run` is not
 CANNOT_RUN, NOT_FOUND = 126, 127  # as the shell
 HANDLED, PASSED, BUSY, LATE, EARLY, UNAVAILABLE, LOST, UNRECORDED, MARK_AHEAD, GAVE_UP = range(110, 120)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the command line writes: whole lines, unbuffered, and never an error of its own because nobody reads them."""
+"""What the command line writes: whole lines, unbuffered. That nobody reads them is no error; that a disk has no room for them is one."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 _PATIENCE = 0.5
 
 _speaks_json = False
+
+
+class Unwritten(Exception):
+    """What a command was asked to print could not be written, though somebody wants it; `show` raises it."""
 
 
 def speak_json() -> None:
@@ -46,8 +51,21 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def show(text: str) -> None:
-    """Write text to standard output."""
-    _write(1, text, None)
+    """Write text to standard output.
+
+    Raises:
+        Unwritten: It could not be written whole, for another reason than that nobody reads it any more.
+    """
+    data = _encoded(text)
+    while data:
+        try:
+            data = data[os.write(1, data) :]
+        except BlockingIOError:  # whoever shares the pipe with us has made it so
+            select.select([], [1], [])
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EBADF):  # the reader has seen enough, or the caller closed it
+                return
+            raise Unwritten(f"standard output can't be written ({error.strerror}); all else was done") from error
 
 
 def clean(cell: str) -> str:
@@ -72,12 +90,16 @@ def hide(text: str) -> str:
     return "***" if "@" in text else text
 
 
-def _write(number: int, text: str, patience: float | None) -> None:
-    data = text.encode(sys.getfilesystemencoding(), "backslashreplace")
+def _write(number: int, text: str, patience: float) -> None:
+    data = _encoded(text)
     try:
         # a pipe that is ready takes a line as long as PIPE_BUF at once
-        if patience is None or select.select([], [number], [], patience)[1]:
+        if select.select([], [number], [], patience)[1]:
             while data:
                 data = data[os.write(number, data) :]
     except (OSError, ValueError):
-        pass  # closed, or a broken pipe: what is said is not what counts
+        pass  # there is nowhere else to say it
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.getfilesystemencoding(), "backslashreplace")
