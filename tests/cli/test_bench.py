@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 
 import pytest
 import rota
 from jsonschema import Draft202012Validator
 from rota.cli import _bench, _codes, main
 from rota.cli._topics import schema
+from rota.duration import SECOND
 from rota.memory import MemoryDriver
 
 OPERATIONS = ["acquire and release", "claim refused", "slot won and handled", "slot lost", "renewal", "renewal of 20 leases"]
@@ -130,3 +132,48 @@ def test_the_help_fits_a_small_screen_and_gives_an_example(cli):
     assert "\n  rota bench redis://" in ended.stdout
     assert "Exit codes: 0; " in ended.stdout
     assert "\n  rota bench [URL] " in cli("--help").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_it_and_nothing_is_left(cli, number):
+    process = cli.start("bench", "--duration", "30s")
+    cli.until(lambda: cli.path.exists() and (record := cli.record("rota-bench/slots")) and record.kind)
+    process.send_signal(number)
+    process.send_signal(number)  # as a terminal that goes away may do
+    ended = cli.end(process)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, "", "")
+    with cli.client() as client:
+        assert [record.name for record in client.driver.list("", 5.0) if record.kind] == []
+
+
+def test_what_cannot_be_forgotten_after_a_signal_is_told_in_bounded_time(cli):
+    process = cli.start("bench", "--duration", "30s")
+    cli.until(lambda: cli.path.exists() and (record := cli.record("rota-bench/slots")) and record.kind)
+    with cli.locked():
+        process.send_signal(signal.SIGTERM)
+        ended = cli.end(process)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert "held for 30s at the most" in ended.stderr
+
+
+def test_one_that_is_killed_stands_in_the_way_for_half_a_minute_at_most(cli):
+    process = cli.start("bench", "--duration", "30s")
+    cli.until(lambda: cli.path.exists() and (record := cli.record("rota-bench/slots")) and record.kind)
+    process.kill()
+    process.wait()
+    with cli.client() as client:
+        now = client.driver.now(5.0)[1]
+        left = [record.expires_at - now for record in client.driver.list("rota-bench", 5.0) if record.owner]
+    assert len(left) > _bench.LEASES
+    assert max(left) <= 30 * SECOND
+    ended = cli("bench", *SHORT)
+    assert ended.returncode == _bench.BUSY
+    assert "for 30s at the most by one that was killed" in ended.stderr
+
+
+def test_what_it_holds_is_renewed(monkeypatch, capfd):
+    """So that a long bench measures to its end, though each lease is a short one."""
+    monkeypatch.setattr(_bench, "TTL", SECOND)
+    monkeypatch.setattr(_bench, "RENEW", 0.2)
+    assert main(["bench", "memory://", "--duration", "3s"]) == 0
+    assert capfd.readouterr().err == ""

@@ -4,19 +4,21 @@
 A figure from a busy machine or network says little; its ratio to a bare request of the same seconds does. So operations and bare requests
 (`rota.backend.Driver.bare`) are measured in turn, in rounds, and the medians are shown with the least and the most of the rounds.
 
-All names lie below `NAME`, which is held meanwhile, so that two benches don't meet; all are forgotten before and afterwards.
+All names lie below `NAME`, which is held meanwhile, so that two benches don't meet; all are forgotten before and afterwards, also when
+a signal ends it. What one that was killed holds runs out soon (`TTL`).
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
 from rota.backend import LEASE, RELEASED, Claim, Renewal, Settlement
-from rota.duration import DAY, MINUTE, SECOND, duration
+from rota.duration import DAY, SECOND, describe, duration
 from rota.errors import ConfigurationError, NotSupported, RotaError, Unavailable
 
 from ._operator_table import JSON, is_terminal, show_columns, show_json, show_table
@@ -36,8 +38,11 @@ if TYPE_CHECKING:
 NAME = "rota-bench"
 #: Rounds, of which the first warms up and is not counted; and leases that are renewed at once.
 ROUNDS, LEASES = 8, 20
-#: Their ttl, which outlives the longest bench.
-TTL = 20 * MINUTE
+#: Their ttl: how long one that was killed stands in another's way. They are renewed when so many seconds have gone by since the last time;
+#: of one measure, no round takes longer than what is left of the ttl then.
+TTL, RENEW = 30 * SECOND, 5.0
+#: How long it may take to forget the names when a signal ends it, seconds.
+TIDYING = 5.0
 #: How long one call may take, seconds, and how much longer than asked all of it.
 CALL, LONGER = 5.0, 30.0
 #: The exit code when another bench is at work.
@@ -71,8 +76,8 @@ _READ, _WRITE = "bare read", "bare write"
 def bench(given: list[str]) -> int:
     """Measure a store."""
     parser = Parser("bench", "rota bench [URL] [--duration DUR] [--json]", _DESCRIPTION, _AFTER)
-    parser.add_argument("url", metavar="URL", nargs="?", help="the store (ROTA_URL, else this host's file)")
-    parser.add_argument("--duration", metavar="DUR", default="3s", help="how long to measure (3s)")
+    parser.add_argument("url", metavar="URL", nargs="?", help="the store [ROTA_URL, else this host's file]")
+    parser.add_argument("--duration", metavar="DUR", default="3s", help="how long to measure [3s]")
     parser.add_argument("--json", action="store_true", help=JSON)
     found = parser.read(given)
     seconds = duration(found.duration, "--duration") / SECOND
@@ -81,19 +86,24 @@ def bench(given: list[str]) -> int:
     from rota.client import connect
 
     from ._doctor import goodbye, named
-    from ._progress import Progress, carry_out
+    from ._progress import Ended, Progress, carry_out, ending
 
     url = named(found.url)
     client, progress = connect(url, timeout=CALL), Progress()
     client._engine.warn = lambda name, message: None  # type: ignore[method-assign]  # what wins and loses here is nobody's business
     measuring = Bench(client, seconds, progress)
-    try:
-        if not carry_out(measuring.run, progress, seconds + LONGER):
-            raise Unavailable(f"nothing came within {seconds + LONGER:g}s while {progress.doing}")
-    finally:
-        goodbye(client.close)
+    with ending():
+        try:
+            if not carry_out(measuring.run, progress, seconds + LONGER):
+                raise Unavailable(f"nothing came within {seconds + LONGER:g}s while {progress.doing}")
+        except Ended:
+            if not measuring.stop(TIDYING):
+                say(f"not all below {NAME!r} could be forgotten: it is held for {describe(TTL)} at the most, and the next bench forgets it")
+            raise
+        finally:
+            goodbye(client.close)
     if measuring.is_elsewhere:
-        say(f"another rota bench is at work on {url.safe}: {NAME!r} is held")
+        say(f"another rota bench is at work on {url.safe}: {NAME!r} is held, for {describe(TTL)} at the most by one that was killed")
         return BUSY
     rows = measuring.rows()
     if found.json:
@@ -123,13 +133,32 @@ class Bench:
         self._values: dict[str, list[float]] = {}
         self._counts: dict[str, int] = {}
         self._planned = datetime.now(UTC)
+        self._renewed = 0.0
+        self._stopping = False
+        self._is_tidy = True
+        self._over = threading.Event()
+        self._over.set()
+
+    def stop(self, seconds: float) -> bool:
+        """Let another thread's `run` end before its time; return whether all was forgotten within so many seconds."""
+        self._stopping = True
+        return self._over.wait(seconds) and self._is_tidy
 
     def run(self) -> None:
         """Measure."""
+        self._over.clear()
+        try:
+            if not self._stopping:
+                self._run()
+        finally:
+            self._over.set()
+
+    def _run(self) -> None:
         self.progress.doing = "asking for the store"
-        ours: Any = self.client.try_lease(NAME, ttl=60.0)
+        self._is_tidy = False
+        ours: Any = self.client.try_lease(NAME, ttl=TTL / SECOND)
         if not ours:
-            self.is_elsewhere = True
+            self.is_elsewhere = self._is_tidy = True
             return
         names = [self._full(part) for part in ("pair", "held", "slots", "bare", *map(str, range(LEASES)))]
         try:
@@ -140,6 +169,7 @@ class Bench:
             self._forget(names)
             ours.release()
             self._forget([self.client._full(NAME)])
+            self._is_tidy = True
 
     def _full(self, part: str) -> str:
         return self.client._full(f"{NAME}/{part}")
@@ -166,10 +196,18 @@ class Bench:
             for at, (name, measure) in enumerate(measures.items() if number % 2 else reversed(measures.items())):
                 self.progress.doing = f"measuring: {name}"
                 self.progress.done = (number + at / len(measures)) / ROUNDS
-                took, count = _timed(measure, share)
+                self._renew()
+                took, count = _timed(measure, share, lambda: self._stopping)
+                if self._stopping:
+                    return
                 if number:
                     self._values.setdefault(name, []).append(took)
                     self._counts[name] = self._counts.get(name, 0) + count
+
+    def _renew(self) -> None:
+        if time.monotonic() - self._renewed >= RENEW:
+            self._renewed = time.monotonic()
+            self.driver.renew([Renewal(self._full(part), owner, TTL, DAY) for part, owner in self._owners.items() if part != "bare"], CALL)
 
     def _measures(self) -> dict[str, Callable[[], object]]:
         driver, bare = self.driver, self._full("bare")
@@ -232,8 +270,8 @@ class Bench:
 _COLUMNS = ("operation", "median_us", "least_us", "most_us", "beside", "beside_us", "ratio")
 
 
-def _timed(measure: Callable[[], object], seconds: float) -> tuple[float, int]:
-    """Return the microseconds of a call, and how many were made in that time; no garbage is collected meanwhile."""
+def _timed(measure: Callable[[], object], seconds: float, stops: Callable[[], bool]) -> tuple[float, int]:
+    """Return the microseconds of a call, and how many were made in that time, or until it stops; no garbage is collected meanwhile."""
     gc.disable()
     try:
         count, began = 0, time.perf_counter()
@@ -241,7 +279,7 @@ def _timed(measure: Callable[[], object], seconds: float) -> tuple[float, int]:
             measure()
             count += 1
             took = time.perf_counter() - began
-            if took >= seconds:
+            if took >= seconds or stops():
                 return took / count * 1e6, count
     finally:
         gc.enable()

@@ -1,22 +1,60 @@
 # SPDX-License-Identifier: MIT
-"""Work on a thread of its own, with a time limit that holds whatever it does; a terminal is shown how far it is once it takes a while."""
+"""Work on a thread of its own, with a time limit that holds whatever it does; a terminal is shown how far it is once it takes a while.
+
+A signal that asks for the end can be made an exception, for work that leaves something behind.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
 #: How long it takes until something is shown, and between two looks, seconds.
 PATIENCE, LOOK = 1.0, 0.1
 #: How many cells the bar has.
 CELLS = 24
+#: Signals that ask for the end, where the system has them.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
+
+
+class Ended(SystemExit):
+    """A signal asks for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """Raise `Ended` for the first signal that asks for the end, and let those that follow not disturb the tidying up.
+
+    A terminal that goes away may send the same signal twice; what is tidied must take a bounded time.
+    """
+    ended = False
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            raise Ended(number)
+
+    before = {number: signal.getsignal(number) for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, catch)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Progress:
