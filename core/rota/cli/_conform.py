@@ -5,27 +5,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 
 from rota.errors import ConfigurationError, RotaError
 
 from . import _codes
+from ._doctor import goodbye
 from ._output import say, show
 from ._parser import Parser
-from ._progress import Progress, carry_out
+from ._progress import Ended, Progress, carry_out, ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
 FAILED = 1
+#: How long the names may take to be forgotten, one call of it, and the suite to end when a signal asks for it, seconds.
+TIDYING, CALL, ENDING = 30.0, 5.0, 5.0
 _DESCRIPTION = """\
 Hold a store, and the backend that reaches it, to every clause of rota's
-semantics, on the blocking and the async face. It writes records under names
-that start with "conform-", below the URL's prefix."""
+semantics, on the blocking and the async face. Name a store for tests: it writes
+hundreds of names, conform-..., below the URL's prefix, some held for an hour,
+and forgets them at the end; those of one that is killed stay."""
 
 _AFTER = f"""\
-  rota conform "$ROTA_URL" --report conformance.json
+  rota conform redis://test-host/9 --report conformance.json
 
 Results: passed; passed in part (the reasons stand behind it); refused (the
 backend declares that it can't, and says so); failed (details go to standard
@@ -49,7 +55,14 @@ def conform(given: list[str]) -> int:
         say(f"rota conform needs {' and '.join(missing)}: install the extra, as in: pip install 'rota[testing]'")
         return _codes.USAGE
     _check(found.url)
-    report = _run(found.url)
+    names = f"conform-{os.urandom(4).hex()}-"
+    report: Any = None
+    with ending():
+        try:
+            report = _run(found.url, names)
+        finally:
+            if report is None or _has_run(report["runs"][0]["totals"]):  # else the server was away, and still is
+                _tidy(found.url, names)
     if report is None:
         say("the suite did not come to its end: what pytest said is above")
         return _codes.INTERNAL
@@ -98,8 +111,47 @@ def _check(url: str) -> None:
         raise wrong[0]
 
 
-def _run(url: str) -> Any:
-    """Run pytest in a process of its own, away from any project's settings; return the report."""
+def _has_run(totals: dict[str, int]) -> bool:
+    return any(totals[result] for result in ("passed", "passed in part", "refused", "failed"))
+
+
+def _tidy(url: str, names: str) -> None:
+    """Forget what the suite has made, in bounded time; say what stays."""
+    from rota._registry import backend
+
+    loaded, parsed = backend(url)
+    driver = loaded.driver(parsed)
+    base = f"{parsed.prefix}/{names}" if parsed.prefix else names
+    progress = Progress()
+    progress.doing, progress.done = "forgetting what the tests have made ...", -1.0
+
+    def forget() -> None:
+        for prefix in (base, base.upper(), f"x{base}"):  # the others are of the test that a list keeps apart
+            after = ""
+            while page := driver.list(prefix, CALL, after=after):
+                after = page[-1].name
+                for record in page:
+                    if record.kind:
+                        driver.forget(record.name, CALL)
+
+    try:
+        if carry_out(forget, progress, TIDYING):
+            return
+        why = f"it took longer than {TIDYING:g}s"
+    except Exception as error:
+        why = str(error)
+    finally:
+        goodbye(driver.close)
+    say(f"names that start with {names} stay, some held for an hour, as they could not be forgotten: {why}")
+
+
+def _run(url: str, names: str) -> Any:
+    """Run pytest in a process of its own, away from any project's settings; return the report, None where there is none.
+
+    Args:
+        url: The store.
+        names: What all names that are used begin with.
+    """
     import json
     import tempfile
 
@@ -109,6 +161,7 @@ def _run(url: str) -> Any:
     here = os.path.dirname(os.path.dirname(os.path.abspath(rota.__file__)))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environment["ROTA_CONFORM_NAMES"] = names
     environment["ROTA_CONFORM_URL"] = url  # not an argument, which everybody on the host can read
     with tempfile.TemporaryDirectory(prefix="rota-conform-") as folder:
         file = os.path.join(folder, "report.json")
@@ -128,11 +181,10 @@ def _run(url: str) -> Any:
 
 def _run_suite(command: list[str], environment: dict[str, str], said: IO[bytes]) -> int:
     """Run pytest, whose output goes to a file, and show how far it is; return its exit code."""
-    import subprocess
-
     progress = Progress()
     progress.doing = "collecting the tests ..."
     codes: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def run() -> None:
         reading, writing = os.pipe()
@@ -145,13 +197,25 @@ def _run_suite(command: list[str], environment: dict[str, str], said: IO[bytes])
                     stdout=said,
                     stderr=subprocess.STDOUT,
                     pass_fds=(writing,),
+                    start_new_session=True,
                 )
+                started.append(suite)
             for line in told:
                 done, total = map(int, line.split())
                 progress.doing, progress.done = f"{done} of {total} tests ...", done / total
             codes.append(suite.wait())
 
-    carry_out(run, progress, float("inf"))
+    try:
+        carry_out(run, progress, float("inf"))
+    except Ended:
+        for suite in started:
+            suite.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                suite.wait(ENDING)
+            with contextlib.suppress(ProcessLookupError):  # nor may what the tests have started use the store any more
+                os.killpg(suite.pid, signal.SIGKILL)
+            suite.wait()
+        raise
     return codes[0]
 
 
@@ -174,7 +238,7 @@ def _show(report: Any) -> int:
     totals = run["totals"]
     last = "clauses: " + ", ".join(f"{count} {result}" for result, count in totals.items())
     reasons = {test.get("why", "") for found in run["clauses"].values() for test in found["tests"].values()}
-    if not any(totals[result] for result in ("passed", "passed in part", "refused", "failed")) and len(reasons) == 1:
+    if not _has_run(totals) and len(reasons) == 1:
         show("\n".join([*lines, last]) + "\n")  # a line for each clause would say the same of each
         say(f"nothing was run: {reasons.pop()}")
         return _codes.UNAVAILABLE
