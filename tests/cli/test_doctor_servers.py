@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -150,8 +151,32 @@ def test_redis_behind_sentinels_without_wait_replicas(finds, sentinel_url):
 def test_redis_whose_user_has_too_few_rights(finds, redis):
     redis.do("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "+@all", "-blpop", "-set")
     finds("bad", "permissions", "ACL SETUSER poor +set +blpop", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
-    redis.do("ACL", "SETUSER", "poor", "-info")
-    finds("bad", "permissions", "+info", redis.url().replace("redis://", f"redis://poor:{SECRET}@"))
+
+
+RUN = "~rota:* +@connection +eval +evalsha +script|load +get +set +time +exists +pttl +pexpire +del +rpush +blpop"
+
+
+@pytest.mark.parametrize(
+    ("level", "rights", "cure"),
+    [
+        ("warn", RUN, "ACL SETUSER USER +info +scan"),
+        ("warn", f"{RUN} +acl|whoami +info", "ACL SETUSER {user} +scan"),
+        ("warn", f"{RUN} +acl|whoami +scan", "ACL SETUSER {user} +info"),
+        ("ok", f"{RUN} +acl|whoami +scan +info", None),
+        ("bad", f"{RUN} +acl|whoami +scan +info -time", "ACL SETUSER {user} +time"),
+        ("bad", f"{RUN} +acl|whoami +scan +info -pexpire", "ACL SETUSER {user} +pexpire"),
+        ("bad", f"resetkeys {RUN.removeprefix('~rota:* ')} +acl|whoami +scan +info", "ACL SETUSER {user} ~rota:*"),
+    ],
+)
+def test_redis_names_the_rights_that_are_missing(examined, redis, level, rights, cure):
+    """What rota run works without is no reason to fail."""
+    user = f"user{os.urandom(4).hex()}"
+    redis.do("ACL", "SETUSER", user, "on", f">{SECRET}", *rights.split())
+    code, findings = examined(redis.url().replace("redis://", f"redis://{user}:{SECRET}@"), "--timeout", "60s")
+    found = findings["permissions"]
+    assert (found["level"], found["cure"]) == (level, cure and cure.format(user=user))
+    assert code == (1 if level == "bad" else 0), findings
+    redis.do("ACL", "DELUSER", user)
 
 
 def test_a_standby_is_read_only(finds, own_postgres):

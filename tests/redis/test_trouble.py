@@ -261,12 +261,12 @@ def test_a_frozen_server_costs_the_timeout_and_not_more(start: Any, faces: Any, 
     try:
         for face, client in both:
             started = time.monotonic()
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable, match=f"(127.0.0.1:{server.port})"):
                 face.do(client.try_lease(name + "/other"))
             assert time.monotonic() - started < 1.0, "a call ends within its timeout"
         for _ in range(2):  # on a connection that was open, and on a fresh one, accepted by the kernel and answered by nobody
             started = time.monotonic()
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable, match=f"(127.0.0.1:{server.port})"):
                 clients[0].driver.read(name, 0.3)
             assert time.monotonic() - started < 0.6
         until(lambda: all(grant.lost for grant in grants))
@@ -303,7 +303,7 @@ def test_a_call_in_flight_when_the_server_freezes_is_unknown(start: Any, driver_
     driver.now(1.0)
     server.pause()
     try:
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown, match=f"(127.0.0.1:{server.port})"):
             driver.forget(name, 0.3)
     finally:
         server.resume()

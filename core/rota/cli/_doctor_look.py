@@ -264,7 +264,13 @@ class Examination:
         at = time.time_ns() // 1000 + DAY if now is None else now[1]  # unless it is known: what is ahead by far
         until = time.monotonic() + (self.deadline - time.monotonic()) / 2
         while not whole and time.monotonic() < until:
-            page = self.driver.list(prefix, self.left, after=after, limit=PAGE)
+            try:
+                page = self.driver.list(prefix, self.left, after=after, limit=PAGE)
+            except ConfigurationError as error:  # a lease was granted, so it is this alone that the user may not do
+                if not self._is_ill() and not self._explained(error):
+                    why, cure = "rota run works without; rota ls needs it.", "Allow the URL's user what the message names."
+                    self._add(Finding(WARN, "records", f"the names can't be listed: {error}", why, cure))
+                return
             kept = [record for record in page if record.kind]
             count += len(kept)
             held += sum(record.owner != "" and record.expires_at > at for record in kept)

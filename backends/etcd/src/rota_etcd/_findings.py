@@ -41,10 +41,11 @@ def _failed(settings: Settings, error: RotaError, seconds: float) -> list[Findin
         cure = (
             "Correct user and password in the URL, as in etcd://USER:PASSWORD@HOST (percent-encoded); etcdctl user list says who there is."
         )
-        return [Finding(BAD, "credentials", said, "etcd lets us in for nothing, however long it is tried.", cure)]
+        return [Finding(BAD, "credentials", said, "With these nobody is let in, however long it is tried.", cure)]
     found: list[Finding] = []
     if isinstance(error, Unavailable) or "TLS" in said:
-        cure = "Write etcd:// without tls=" if settings.tls else "Write etcds:// in the URL, and cacert= where the system does not trust it"
+        trusted = "cacert=, where the system does not trust the server's certificate"
+        cure = "Write etcd:// without tls=" if settings.tls else f"Write etcds:// in the URL (and {trusted})"
         share = min(PROBE, seconds / len(settings.addresses))
         for host, port in settings.addresses:
             found += tls_mismatch(host, port, settings.tls, b"GET /version HTTP/1.0\r\n\r\n", share, f"{cure}; or name the other port.")

@@ -29,7 +29,7 @@ def failed(error: RotaError) -> list[Finding]:
         return [Finding(BAD, "tls", said, "The two never come together: no claim can be made.", cure)]
     if _CREDENTIALS.search(said):
         cure = "Correct user and password in the URL (percent-encoded), or in PGPASSWORD or ~/.pgpass; pg_hba.conf says who may come."
-        return [Finding(BAD, "credentials", said, "The server lets us in for nothing, however long it is tried.", cure)]
+        return [Finding(BAD, "credentials", said, "With these nobody is let in, however long it is tried.", cure)]
     if "permission denied" in said:
         return [Finding(BAD, "permissions", said, "No claim can be made.", "Run rota init URL --role ROLE as the table's owner.")]
     if isinstance(error, Unavailable) and "read-only" in said:

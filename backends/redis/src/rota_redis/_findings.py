@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rota.errors import RotaError, Unavailable
 from rota.finding import BAD, OK, WARN, Finding, tls_mismatch
 
+from ._facts import FURTHER
 from ._url import Settings
 
 Facts = Mapping[str, Any]
@@ -17,12 +19,16 @@ Facts = Mapping[str, Any]
 NEARLY_FULL = 0.9
 #: The longest that a look at what the port speaks may take, seconds.
 PROBE = 1.0
+_NEEDED = "rota needs it for claims, or to wake waiters."
+_FURTHER = "rota run works without; rota ls needs +scan, and the doctor +info: what it can't ask for it can't judge."
 
 
 def examine(settings: Settings, facts: Facts | RotaError, seconds: float) -> list[Finding]:
     """Return the findings."""
     if isinstance(facts, RotaError):
         return _failed(settings, facts, seconds)
+    if "info" in str(facts["forbidden_further"]):  # nothing else is known
+        return list(_rights(facts))
     return [*_role(facts), *_eviction(facts), *_memory(facts), *_durability(facts), *_replicas(settings, facts), *_rights(facts)]
 
 
@@ -33,11 +39,9 @@ def _failed(settings: Settings, error: RotaError, seconds: float) -> list[Findin
             "Correct user and password in the URL, as in redis://USER:PASSWORD@HOST (percent-encoded; no USER means default): requirepass,"
             " and ACL LIST at the server, say who may come."
         )
-        return [Finding(BAD, "credentials", said, "The server lets us in for nothing, however long it is tried.", cure)]
+        return [Finding(BAD, "credentials", said, "With these nobody is let in, however long it is tried.", cure)]
     if "NOPERM" in said:
-        why = "What the doctor can't ask for it can't judge, and claims may need it, too."
-        cure = "ACL SETUSER USER +info for the doctor; what rota itself needs is in the README of rota-redis."
-        return [Finding(BAD, "permissions", said, why, cure)]
+        return [_denied(said)]
     if "CERTIFICATE_VERIFY_FAILED" in said or "certificate" in said.lower():
         cure = "Name the file of the certificates to trust by ?ssl_ca_certs=, and the host as the server's certificate does."
         return [Finding(BAD, "tls", said, "Without it anybody could stand in for the server.", cure)]
@@ -46,10 +50,11 @@ def _failed(settings: Settings, error: RotaError, seconds: float) -> list[Findin
         return []
     schemes = {
         ("single", True): "redis:// instead of rediss://",
-        ("single", False): "rediss:// instead of redis://, and ssl_ca_certs= where the system does not trust its certificate",
+        ("single", False): "rediss:// instead of redis://",
     }
     other = schemes.get((settings.kind, settings.tls), "no ssl=" if settings.tls else "ssl=true")
-    cure = f"Write {other} in the URL; or name the server's other port."
+    trusted = "" if settings.tls else " (and ssl_ca_certs=, where the system does not trust the server's certificate)"
+    cure = f"Write {other} in the URL{trusted}; or name the server's other port."
     return tls_mismatch(*address, settings.tls, b"PING\r\n", min(seconds, PROBE), cure)
 
 
@@ -119,12 +124,29 @@ def _replicas(settings: Settings, facts: Facts) -> Iterator[Finding]:
         yield Finding(OK, "replicas", f"{shown}, of which {wanted} must confirm a grant" if wanted else shown)
 
 
+def _denied(said: str) -> Finding:
+    """Judge an error of the server, which names what is not allowed: a command, or else a key."""
+    user = re.search(r"[Uu]ser ([^ ,;:']+) has no permissions", said)
+    command = re.search(r"run the '([^']+)' command", said)
+    name = user[1] if user and user[1] != "this" else "USER"
+    if command is None:
+        right = "~rota:*" if " key" in said else ""
+        cure = f"ACL SETUSER {name} {right}" if right else "The README of rota-redis names the rights that rota run needs."
+        return Finding(BAD, "permissions", said, _NEEDED, cure)
+    right = f"+{command[1].lower()}"
+    if command[1].lower() in FURTHER:
+        return Finding(WARN, "permissions", said, _FURTHER, f"ACL SETUSER {name} {right}")
+    return Finding(BAD, "permissions", said, _NEEDED, f"ACL SETUSER {name} {right}")
+
+
 def _rights(facts: Facts) -> Iterator[Finding]:
-    user = facts["user"] or "default"
-    if facts["forbidden"]:
-        commands = " ".join(f"+{name}" for name in str(facts["forbidden"]).split(", "))
-        why = "rota needs them for claims, and to wake waiters."
-        cure = f"ACL SETUSER {user} {commands} ~rota:*"
-        yield Finding(BAD, "permissions", f"the user {user} may not use: {facts['forbidden']}", why, cure)
-    else:
-        yield Finding(OK, "permissions", f"the user {user} may do what rota needs")
+    user = str(facts["user"] or "USER")
+    for key, level, why in (("forbidden", BAD, _NEEDED), ("forbidden_further", WARN, _FURTHER)):
+        if facts[key]:
+            # those of several servers may be together
+            names = [name for name in dict.fromkeys(str(facts[key]).split(", ")) if name != "None"]
+            rights = " ".join(name if name.startswith("~") else f"+{name}" for name in names)
+            who = f"the user {user}" if facts["user"] else "the URL's user"
+            yield Finding(level, "permissions", f"{who} may not use: {', '.join(names)}", why, f"ACL SETUSER {user} {rights}")
+            return
+    yield Finding(OK, "permissions", f"the user {facts['user'] or 'of the URL'} may do what rota needs")

@@ -218,7 +218,7 @@ class Link(ABC):
                 return replies
             if isinstance(error, (RedisError, OSError)):
                 self.drop(address)
-                raise lost(error, sent=True) from error
+                raise lost(error, sent=True, address=address) from error
             raise
         finally:
             if waits:
@@ -248,7 +248,7 @@ class Link(ABC):
             raise
         except (RedisError, OSError, ValueError, RecursionError) as error:  # the latter two by redis-py, of what is no answer of Redis
             self.drop(address)
-            raise _unopened(error, self.makers[sentinel].tls) from error
+            raise _unopened(error, self.makers[sentinel].tls, address) from error
 
     def give(self, address: Address, line: Line) -> None:
         """Keep a connection for the next call."""
@@ -277,11 +277,11 @@ class Link(ABC):
         self._idle, self.waiting = {}, set()
 
 
-def _unopened(error: Exception, tls: bool) -> Exception:
+def _unopened(error: Exception, tls: bool, address: Address) -> Exception:
     """Return rota's error for a connection that could not be opened: the server said that it can't, or it said nothing."""
     if isinstance(error, ResponseError) or code_of(error) in (*TROUBLE, *DENIED) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return translated(error)
-    found = lost(error, sent=False)
+    found = lost(error, sent=False, address=address)
     if tls and isinstance(error, (redis.TimeoutError, redis.ConnectionError, TimeoutError)) and "refused" not in str(error):
         # a plain port keeps silent: it takes the handshake for the beginning of a command
         return Unavailable(f"{found} (TLS was spoken: if this port is plain, write redis:// or leave ssl=true out)")

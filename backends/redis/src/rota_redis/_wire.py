@@ -260,8 +260,10 @@ def translated(error: Exception) -> RotaError:
     if code in TROUBLE:
         return Unavailable(f"redis can't serve now: {code} {_plain(error, code)}")
     if code in DENIED:
-        hint = "; the README of rota-redis names the rights that are needed" if code == "NOPERM" else ""
-        return ConfigurationError(f"redis refuses these credentials: {code} {_plain(error, code)}{hint}")
+        if code == "NOPERM":
+            hint = "the README of rota-redis names the rights that are needed"
+            return ConfigurationError(f"redis lets us in, and the user lacks a right: {code} {_plain(error, code)}; {hint}")
+        return ConfigurationError(f"redis refuses these credentials: {code} {_plain(error, code)}")
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConfigurationError(f"the server's certificate is not trusted (see ssl_ca_certs): {error}")
     if code == "WRONGTYPE" or "ROTAFORMAT" in str(error):
@@ -281,8 +283,11 @@ def _plain(error: Exception, code: str) -> str:
     return str(error).removeprefix(code).strip()
 
 
-def lost(error: BaseException, sent: bool) -> Unavailable:
-    """Return rota's error for a connection that failed."""
+def lost(error: BaseException, sent: bool, address: tuple[str, int] | str) -> Unavailable:
+    """Return rota's error for a connection that failed, which names the server, as not each of redis-py's errors does."""
+    said, where = str(error) or type(error).__name__, address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+    if where not in said:
+        said = f"{said} ({where})"
     if sent:
-        return OutcomeUnknown(f"redis did not answer: {str(error) or type(error).__name__}")
-    return Unavailable(f"redis can't be reached: {str(error) or type(error).__name__}")
+        return OutcomeUnknown(f"redis did not answer: {said}")
+    return Unavailable(f"redis can't be reached: {said}")

@@ -75,7 +75,9 @@ def _failed(place: Place, error: RotaError, seconds: float) -> list[Finding]:
     servers = place.shown.split(", ")
     if isinstance(error, Unavailable) or "by TLS" in said:
         cure = (
-            "Leave tls=true out of the URL" if tls else "Write tls=true in the URL, and ca= where the system does not trust its certificate"
+            "Leave tls=true out of the URL"
+            if tls
+            else "Write tls=true in the URL (and ca=, where the system does not trust the server's certificate)"
         )
         for server in servers:
             host, _, port = server.rpartition(":")
