@@ -227,7 +227,11 @@ def _meant(name: str) -> str:
         names = {zone.lower(): zone for zone in zoneinfo.available_timezones() | {"UTC"}}
     except OSError:
         return ""
-    near = difflib.get_close_matches(name.strip().replace(" ", "_").lower(), names, n=3, cutoff=0.75)
+    wanted = name.strip().replace(" ", "_").lower()
+    places = sorted(zone for lower, zone in names.items() if lower.rpartition("/")[2] == wanted and "/" in lower)
+    if places and wanted not in names:  # a city without its continent
+        return f", did you mean {' or '.join(places[:3])}?"
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.75)
     return f", did you mean {' or '.join(names[zone] for zone in near)}?" if near else ""
 
 

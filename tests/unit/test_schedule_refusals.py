@@ -164,6 +164,8 @@ ZONES = [
     ("America/New York", "did you mean America/New_York"),
     ("europe/berlin", "did you mean Europe/Berlin"),
     ("EUROPE/BERLIN", "did you mean Europe/Berlin"),
+    ("Berlin", "did you mean Europe/Berlin?"),
+    ("new york", "did you mean America/New_York?"),
     ("utc", "did you mean UTC"),
     ("Utc", "did you mean UTC"),
     ("Mars/Olympus_Mons", "unknown", "tzdata"),
