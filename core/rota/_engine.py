@@ -30,6 +30,7 @@ from .backend import (
     ROLLING,
     STALE,
     UNUSED,
+    WINDOW,
     WON,
     Answer,
     Driver,
@@ -320,8 +321,15 @@ class Engine(Generic[G]):
         verdict = answer.verdict
         if verdict == MISMATCH:
             assert record is not None
+            kinds = {LEASE: "a lease", WINDOW: "a window", ROLLING: "a rolling window"}
+            first = ""
+            if ask.kind == LEASE:
+                first = f"give its schedule ({record.schedule}), " if record.schedule else "give its planned instant, "
+            elif record.kind == LEASE:
+                first = "give no schedule, "
             raise ConfigurationError(
-                f"{ask.name!r} is kept as a {record.kind}, not as a {ask.kind}: use another name, or forget it: rota forget {ask.name} (W8)"
+                f"{ask.name!r} is kept as {kinds.get(record.kind, record.kind)}, not as {kinds.get(ask.kind, ask.kind)}:"
+                f" {first}use another name, or forget it: rota forget {ask.name} (W8)"
             )
         ahead = False
         if verdict == HANDLED and record is not None and record.mark is not None and now is not None:

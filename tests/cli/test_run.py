@@ -214,7 +214,14 @@ def test_another_kind_under_the_name_is_a_usage_error(cli):
     """W8."""
     assert cli.shell("job", script=":").returncode == 0
     refused = cli.shell("job", "--every", "1h", script=":")
-    assert (refused.returncode, "is kept as a lease" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is kept as a lease, not as a window: give no schedule, use another name" in refused.stderr) == (2, True)
+    assert cli.shell("nightly", "--every", "1h", script=":").returncode == 0
+    assert (
+        "is kept as a window, not as a lease: give its schedule (every 1h), use another name, or forget it"
+        in cli("run", "nightly", "--", "true").stderr
+    )
+    assert cli.shell("once", "--once-per", "1h", script=":").returncode == 0
+    assert "is kept as a rolling window, not as a lease: give its schedule (per 1h)" in cli("run", "once", "--", "true").stderr
 
 
 def test_at_most_once_never_runs_a_slot_again_whatever_became_of_it(cli):
