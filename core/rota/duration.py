@@ -21,7 +21,7 @@ _MOST = 10**12  # seconds: with an instant of today added it still fits 64 bits 
 #: Texts that were read before: a claim's are the same each time.
 _read: dict[str, int] = {}
 _MOST_READ = 100
-_EXAMPLES = "write seconds as a number (30, 0.5), a timedelta, or text with units such as '500ms', '30s', '15m', '1h30m', '7d'"
+_UNITS_SHOWN = "such as '500ms', '30s', '15m', '1h30m', '7d'"
 
 
 def duration(value: int | float | str | timedelta, what: str, *, zero: bool = False, most: int | None = YEAR) -> int:
@@ -37,13 +37,15 @@ def duration(value: int | float | str | timedelta, what: str, *, zero: bool = Fa
         ConfigurationError: Not a duration, NaN, infinite, negative, zero where that is not allowed, or over *most*.
     """
     if isinstance(value, str):
+        if value.lstrip()[:1] == "-" and value.lstrip()[1:2].isdigit():
+            raise ConfigurationError(f"{what}={_shown(value)} must be {'zero or more' if zero else 'more than zero'}")
         microseconds = _read.get(value)
         if microseconds is None:
             microseconds = _from_text(value, what)
             if len(_read) < _MOST_READ:
                 _read[value] = microseconds
     elif isinstance(value, bool) or value is None:
-        raise ConfigurationError(f"{what}={value!r} is not a duration: {_EXAMPLES}")
+        raise ConfigurationError(f"{what}={value!r} is not a duration: {_examples(what)}")
     elif isinstance(value, (int, float)):
         if value != value or value in (float("inf"), float("-inf")):
             raise ConfigurationError(f"{what}={value!r} is not a finite duration")
@@ -51,7 +53,7 @@ def duration(value: int | float | str | timedelta, what: str, *, zero: bool = Fa
     elif hasattr(value, "total_seconds"):
         microseconds = round(value.total_seconds() * SECOND)
     else:
-        raise ConfigurationError(f"{what}={_shown(value)} is not a duration: {_EXAMPLES}")
+        raise ConfigurationError(f"{what}={_shown(value)} is not a duration: {_examples(what)}")
     if microseconds == 0 and not _is_zero(value):
         raise ConfigurationError(f"{what}={_shown(value)} is under a microsecond")
     if microseconds < 0 or (microseconds == 0 and not zero):
@@ -61,6 +63,17 @@ def duration(value: int | float | str | timedelta, what: str, *, zero: bool = Fa
     if microseconds >= _MOST * SECOND:
         raise ConfigurationError(f"{what}={_shown(value)} is more than a store's clock can count")
     return microseconds
+
+
+def is_typed(what: str) -> bool:
+    """Whether an option's name, in a message, is one of the command line or the environment, where all that can be written is text."""
+    return what.startswith(("-", "ROTA_"))
+
+
+def _examples(what: str) -> str:
+    if is_typed(what):
+        return f"write it with units, {_UNITS_SHOWN}"
+    return f"write seconds as a number (30, 0.5), a timedelta, or text with units, {_UNITS_SHOWN}"
 
 
 def _is_zero(value: object) -> bool:
@@ -80,7 +93,7 @@ def _from_text(text: str, what: str) -> int:
     total: float = 0  # whole as long as the numbers are, so that no digit of a long one is lost
     rest = text.strip().lower()
     if not rest:
-        raise ConfigurationError(f"{what} is empty: {_EXAMPLES}")
+        raise ConfigurationError(f"{what} is empty: {_examples(what)}")
     seen: set[str] = set()
     while rest:
         digits = 0
@@ -96,7 +109,7 @@ def _from_text(text: str, what: str) -> int:
                 return 0
             if bare.isascii() and bare.replace(".", "", 1).isdigit() and len(bare) <= 20:
                 raise ConfigurationError(f"{what}={text!r} has no unit: write {bare}s, {bare}m or {bare}h")
-            raise ConfigurationError(f"{what}={_shown(text)} is not a duration: {_EXAMPLES}")
+            raise ConfigurationError(f"{what}={_shown(text)} is not a duration: {_examples(what)}")
         if digits > 20:
             raise ConfigurationError(f"{what}={_shown(text)} is not a duration: a number in it has {digits} digits")
         seen.add(unit)
@@ -115,3 +128,11 @@ def describe(microseconds: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def roughly(microseconds: int) -> str:
+    """Return a duration for people, to two units at the most."""
+    for least, step in ((DAY, HOUR), (HOUR, MINUTE), (MINUTE, SECOND), (SECOND, MILLISECOND)):
+        if microseconds >= least:
+            return describe(microseconds - microseconds % step)
+    return describe(microseconds - microseconds % MILLISECOND if microseconds > MILLISECOND else microseconds)

@@ -7,7 +7,7 @@ is made, or reads the environment's ``TZ``: every process gets the same slots fo
 
 from __future__ import annotations
 
-from .duration import DAY, MILLISECOND, MINUTE, SECOND, describe, duration
+from .duration import DAY, MILLISECOND, MINUTE, SECOND, describe, duration, is_typed
 from .errors import ConfigurationError
 
 TYPE_CHECKING = False
@@ -380,12 +380,15 @@ def _from_text(text: str, what: str) -> int:
         parsed = datetime.fromisoformat(stripped)
     except ValueError:
         raise _no_instant(text, what) from None
+    if parsed.utcoffset() is None:
+        raise ConfigurationError(f"{what}={text!r} has no time zone: end it in Z or +01:00, as in {parsed.isoformat()}Z")
     return _bounded(_microseconds(parsed, what), what, text)
 
 
 def _no_instant(value: object, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what}={_short(value)} is no instant: give 2026-02-26T00:07:00Z, an aware datetime, or seconds since the epoch"
+        f"{what}={_short(value)} is no instant: give 2026-02-26T00:07:00Z{'' if is_typed(what) else ', an aware datetime,'}"
+        " or seconds since the epoch"
     )
 
 
@@ -398,7 +401,7 @@ def _microseconds(value: object, what: str) -> int:
     if not isinstance(value, datetime):
         raise ConfigurationError(f"{what}={value!r} is neither whole microseconds since the epoch nor a datetime")
     if value.utcoffset() is None:
-        raise ConfigurationError(f"{what}={value.isoformat()!r} has no time zone: end it in Z or +01:00, or make the datetime aware")
+        raise ConfigurationError(f"{what}={value.isoformat()!r} has no time zone: make the datetime aware")
     return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 

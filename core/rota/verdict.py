@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from . import errors
 from .backend import BUSY, DEGRADED, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
-from .duration import SECOND, describe
+from .duration import SECOND, describe, roughly
 from .history import Run, ended_by_operator, runs
 
 TYPE_CHECKING = False
@@ -129,9 +129,7 @@ class Refused:
             return f"{record.label} has held {what} since {text(record.granted_at)}"
         if self.verdict == EARLY:
             starts_in = max(0, self.not_before - (self.now or 0))
-            return (
-                f"{self._slot_text()} can be won in {describe(starts_in - starts_in % 1000) if starts_in > 1000 else describe(starts_in)}"
-            )
+            return f"{self._slot_text()} can be won in {roughly(starts_in)}"
         if self.verdict == LATE:
             return f"too late for {self._slot_text()}"
         return self._handled_reason()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rota.duration import DAY, HOUR, MINUTE, SECOND, YEAR, describe, duration
+from rota.duration import DAY, HOUR, MINUTE, SECOND, YEAR, describe, duration, roughly
 from rota.errors import ConfigurationError
 
 
@@ -124,3 +124,29 @@ def test_describe_is_short() -> None:
     assert describe(HOUR) == "1h"
     assert describe(0) == "0s"
     assert describe(SECOND + 1) == "1s1us"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "shown"),
+    [
+        (1128 * DAY + 58 * MINUTE + 56 * SECOND + 1_000, "1128d"),
+        (3 * DAY + 4 * HOUR + MINUTE, "3d4h"),
+        (22 * HOUR + 59 * MINUTE + 55 * SECOND, "22h59m"),
+        (12 * MINUTE + 5 * SECOND + 1_000, "12m5s"),
+        (5 * SECOND + 1_234, "5s1ms"),
+        (1_234, "1ms"),
+        (12, "12us"),
+        (0, "0s"),
+    ],
+)
+def test_people_are_shown_two_units_at_most(microseconds: int, shown: str) -> None:
+    assert roughly(microseconds) == shown
+
+
+@pytest.mark.parametrize("what", ["--every", "ROTA_EVERY"])
+def test_what_was_typed_is_told_only_forms_that_can_be_typed(what: str) -> None:
+    with pytest.raises(ConfigurationError, match="with units") as refused:
+        duration("abc", what)
+    assert "timedelta" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="timedelta"):
+        duration("abc", "every")

@@ -294,7 +294,14 @@ class Examination:
                 )
             )
             return
-        self._add(Finding(OK, "records", f"{'' if whole else 'at least '}{count} names, {held} of them held, no mark ahead", facts=facts))
+        self._add(
+            Finding(
+                OK,
+                "records",
+                f"{'' if whole else 'at least '}{count} name{'' if count == 1 else 's'}, {held} of them held, no mark ahead",
+                facts=facts,
+            )
+        )
 
     def _advise(self) -> None:
         floor = self.driver.capabilities.min_ttl

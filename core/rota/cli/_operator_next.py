@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
-from rota.duration import DAY, HOUR, MINUTE
+from rota.duration import DAY, HOUR, MINUTE, duration
 from rota.errors import ConfigurationError
 from rota.schedule import Cron, Every, Schedule, instant
 
@@ -32,7 +32,7 @@ def upcoming(given: list[str]) -> int:
     parser.add_argument("--cron", metavar="EXPR", help="a cron expression of five fields, or @daily and the like")
     parser.add_argument("--tz", metavar="ZONE", help="with --cron: the IANA time zone [UTC]")
     parser.add_argument("--every", metavar="DUR", help="slots of this length, counted from 1970-01-01T00:00:00Z")
-    parser.add_argument("-n", "--count", metavar="N", default="10", help="how many [10]")
+    parser.add_argument("-n", "--count", metavar="N", default="10", help="how many, at most 100000 [10]")
     parser.add_argument("--after", metavar="T", help="slots that start after this instant [now, by this host's clock]")
     parser.add_argument("--json", action="store_true", help=JSON)
     found = parser.read(given)
@@ -42,6 +42,8 @@ def upcoming(given: list[str]) -> int:
         raise ConfigurationError("--tz goes with --cron: nothing else depends on a time zone")
     if not (found.count.isascii() and found.count.isdigit() and 0 < len(found.count) <= 6 and int(found.count) > 0):
         raise ConfigurationError(f"--count={found.count!r} must be a whole number from 1 up to 100000")
+    if found.every is not None:
+        duration(found.every, "--every")
     schedule: Schedule = Every(found.every) if found.cron is None else Cron(found.cron, tz=found.tz or "UTC")
     after = time.time_ns() // 1000 if found.after is None else instant(found.after, "--after")
     slots = schedule.next(after, int(found.count))

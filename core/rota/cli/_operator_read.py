@@ -12,6 +12,7 @@ from rota.duration import SECOND, duration
 from rota.errors import ConfigurationError, NotSupported, Unavailable
 from rota.history import Run, ended_by_operator, runs, unwritten
 from rota.rules import is_live
+from rota.schedule import instant
 
 from ._operator_table import JSON, clean, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
@@ -294,6 +295,10 @@ def show_one(given: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help=JSON)
     add_store(parser)
     found = parser.read(given)
+    if found.planned is not None:
+        instant(found.planned, "--planned")
+    if found.max_late is not None:
+        duration(found.max_late, "--max-late", zero=True)
     with connected(found) as (client, timeout):
         record, now = read(client, found.name, timeout)
         if record is None:

@@ -97,7 +97,7 @@ def read(given: list[str]) -> dict[str, Any]:
             continue
         if not equals:
             value = next(words, "-")
-            if value.startswith("-"):
+            if value.startswith("-") and not value[1:2].isdigit():  # a negative number is refused for what it is
                 raise _wrong(f"{flag} needs a value, as in {flag} {option.metavar}")
         if found[option.name] is not None:
             raise _wrong(f"{flag} is given twice")
@@ -108,7 +108,7 @@ def read(given: list[str]) -> dict[str, Any]:
 
 
 def _wrong(message: str) -> ConfigurationError:
-    return ConfigurationError(f"{message}; see rota run --help")
+    return ConfigurationError(f"{message}{' (see rota run --help)' if message.endswith('?') else '; see rota run --help'}")
 
 
 class RunOptions:
@@ -135,6 +135,7 @@ class RunOptions:
 
     __slots__ = (
         "_found",
+        "_read_there",
         "busy_ok",
         "claim",
         "command",
@@ -169,6 +170,7 @@ class RunOptions:
         self.name: str = found["name"]
         planned = self._planned()
         self.kind = self._kind(planned)
+        self._check_when(planned)
         values = self._values()
         if planned is not None:
             values["planned"] = planned
@@ -196,6 +198,7 @@ class RunOptions:
 
     def _schedule_from_environment(self) -> None:
         found = self._found
+        self._read_there: set[str] = set()
         names = ["cron", "every", "once_per"]
         if found["cron"] is not None or all(found[name] is None for name in names):
             names.append("tz")
@@ -204,6 +207,7 @@ class RunOptions:
         for name in names:
             if found[name] is None:
                 found[name] = os.environ.get("ROTA_" + name.upper()) or None
+                self._read_there.add(name)
         if found["cron"] is None and found["tz"] == os.environ.get("ROTA_TZ"):
             found["tz"] = None  # one set of variables may serve many jobs
 
@@ -245,6 +249,27 @@ class RunOptions:
                 )
             return "o"
         return "p" if planned is not None else "s" if given else "l"
+
+    def _source(self, option: Option) -> str:
+        """Return what an option is called where its value was written."""
+        return variable(option) if self._found[option.name] is None or option.name in self._read_there else option.flag
+
+    def as_typed(self, message: str) -> str:
+        """Return a message that begins with a library's option, as in ``every=``, with the option as it was written."""
+        name, equals, rest = message.partition("=")
+        option = _BY_FLAG.get("--" + name.replace("_", "-"))
+        return message if option is None or not equals else f"{self._source(option)}={rest}"
+
+    def _check_when(self, planned: str | None) -> None:
+        """Refuse values under the name by which they were written, before the schedule does it under its own."""
+        for option in WHEN:
+            value = self._found[option.name]
+            if option.metavar == "DUR" and value is not None:
+                duration(value, self._source(option))
+            elif option.name == "planned" and planned is not None and value == planned:
+                from rota.schedule import instant
+
+                instant(planned, option.flag)
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -298,13 +323,15 @@ class RunOptions:
         if option.name == "wait" and value.strip().lower() in ("inf", "infinity", "forever"):
             return float("inf")
         if option.metavar == "DUR":
-            duration(value, source, zero=True)  # so that the message names the option as it was written
+            duration(value, source, zero=option.name not in ("ttl", "timeout"))  # so that the message names the option as it was written
             if option.name == "early":
                 from rota.policy import MOST_EARLY
 
                 duration(value, source, zero=True, most=MOST_EARLY)
         if not value:
             raise ConfigurationError(f"{source} is empty")
+        if option.name == "on_unavailable" and value not in ("raise", "skip", "run"):
+            raise ConfigurationError(f"{source}={value!r} must be raise, skip or run")
         return value
 
     @property

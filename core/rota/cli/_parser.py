@@ -48,10 +48,21 @@ class Parser(argparse.ArgumentParser):
         if "-h" in given or "--help" in given:
             show(self.format_help())
             raise SystemExit(0)
-        found, rest = self.parse_known_args(given)
+        found, rest = self.parse_known_args(self._with_negatives(given))
         if rest:
             self.unknown(rest[0])
         return found
+
+    def _with_negatives(self, given: list[str]) -> list[str]:
+        """Join a negative value to its option, or argparse would take it for an option of its own."""
+        flags = {flag for action in self._actions if action.nargs != 0 for flag in action.option_strings}
+        words: list[str] = []
+        for word in given:
+            if words and words[-1] in flags and word[:1] == "-" and word[1:2].isdigit():
+                words[-1] += f"={word}"
+            else:
+                words.append(word)
+        return words
 
     def format_help(self) -> str:
         """Return a screen of 80 columns: usage, what it does, the words and options, and then examples and exit codes."""
@@ -76,5 +87,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
+        named, missing, _ = message.partition(": expected one argument")
+        if missing:
+            flag = named.removeprefix("argument ").partition("/")[0]
+            action = next((action for action in self._actions if flag in action.option_strings), None)
+            raise ConfigurationError(f"{flag} needs a value{f', as in {flag} {action.metavar}' if action else ''}; see {self.prog} --help")
         shown, explicit, _ = message.partition(": ignored explicit argument")  # which argparse quotes
         raise ConfigurationError(f"{shown + ' takes no value' if explicit else hide(message)}; see {self.prog} --help")

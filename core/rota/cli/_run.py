@@ -12,7 +12,7 @@ from contextlib import suppress
 from rota._clock import monotonic
 from rota._heartbeat import NOT_HELD
 from rota.backend import FAILED, GAVE_UP, HANDLED, UNUSED
-from rota.errors import LeaseLost, RotaError, Unavailable, Unrecorded
+from rota.errors import ConfigurationError, LeaseLost, RotaError, Unavailable, Unrecorded
 
 from . import _codes
 from ._child import Child
@@ -73,6 +73,8 @@ def run(given: list[str]) -> int:
             raise
         return _no_room(options, error.strerror)
     except RotaError as error:
+        if type(error) is ConfigurationError:
+            raise ConfigurationError(options.as_typed(str(error))) from error
         if type(error) is not RotaError:
             raise
         return _no_room(options, str(error))  # a thread can't be started
