@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from . import errors
 from .backend import BUSY, DEGRADED, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
-from .duration import SECOND, describe, roughly
+from .duration import SECOND, roughly
 from .history import Run, ended_by_operator, runs
 
 TYPE_CHECKING = False

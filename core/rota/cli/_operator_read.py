@@ -14,9 +14,9 @@ from rota.history import Run, ended_by_operator, runs, unwritten
 from rota.rules import is_live
 from rota.schedule import instant
 
-from ._operator_table import JSON, clean, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
+from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
-from ._output import fill_standard_files, say, show
+from ._output import clean, fill_standard_files, say, show
 from ._parser import Parser
 from ._progress import Progress, carry_out
 
