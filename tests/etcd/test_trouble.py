@@ -17,6 +17,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from rota_etcd import EtcdDriver, _wire
 from rota_etcd._clock import monotonic
 from rota_etcd._link import Refusal
+from rota_etcd._stream import Broken
 from servers import HOST, Etcd, EtcdError, wait_until
 
 Drivers = Callable[[str], EtcdDriver]
@@ -388,3 +389,25 @@ def test_tls_is_verified_and_client_certificates_are_shown(name: str, connect: C
             connect(without).try_lease(name)
         with pytest.raises(ConfigurationError, match="TLS"):
             connect(f"etcds://{HOST}:{server.port}/").try_lease(name)
+
+
+def test_a_write_that_a_stopping_server_took_is_unknown(etcd: Etcd, name: str, driver_for: Drivers, lease: Callable[..., Claim]) -> None:
+    """etcd says so also of what it has proposed: the other members may agree on it, or itself when it is started again."""
+    driver = driver_for(etcd.url())
+    stub = driver.link._stub
+
+    def stopping(at: int, kind: type[Any]) -> Any:
+        def call(request: Any, *more: Any) -> Any:
+            response = stub(at, kind)(request, *more)
+            if kind is _wire.Txn and request.compare:
+                raise Broken(grpc.StatusCode.UNAVAILABLE, "etcdserver: server stopped")
+            return response
+
+        return call
+
+    claim = lease(name)
+    driver.link._stub = stopping  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        driver.claim(claim, 1.5)
+    driver.link._stub = stub  # type: ignore[method-assign]
+    assert driver.claim(claim, 1.5).verdict == WON

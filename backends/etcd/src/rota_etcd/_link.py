@@ -42,8 +42,8 @@ CHANNEL = (
 )
 
 _Code = grpc.StatusCode
-#: Errors with which etcd refuses a call before it does anything.
-_NOT_APPLIED = ("failed to connect", "no leader", "too many requests", "database space exceeded", "server stopped", "connection refused")
+#: Errors with which etcd refuses a call before it does anything. "server stopped" is none: what was proposed may be agreed on without it.
+_NOT_APPLIED = ("failed to connect", "no leader", "too many requests", "database space exceeded", "connection refused")
 _WRONG_TLS = ("certificate_verify_failed", "certificate required", "bad certificate", "wrong_version_number", "unknown ca", "unknown_ca")
 
 # Channels and streams that a fork copied: neither used nor closed, since gRPC's threads are not here to do it.
