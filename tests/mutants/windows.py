@@ -187,6 +187,11 @@ mutant(
 mutant("W4", "overlap leaves the mark", granted(lambda b, w, q: w._replace(mark=b and b.mark) if q.overlap else w))
 mutant("W4", "overlap passes by a live lease", verdict(lambda v, r, q, now: WON if v == BUSY and q.overlap else v))
 mutant("W5", "early is not checked", before_claim(lambda r, q, now: (r, q._replace(not_before=0), now)))
+mutant(
+    "W3c",
+    "a mark that is set back leaves the attempts used up",
+    rule("override")(lambda right, r, q, now: ((a := right(r, q, now))[0], a[1] and a[1]._replace(attempts=r.attempts))),
+)
 mutant("W5", "early is off by one", before_claim(lambda r, q, now: (r, q._replace(not_before=q.not_before + 1), now)))
 mutant("W5", "the slot's end is not kept", granted(lambda b, w, q: w._replace(slot_end=None)))
 mutant("W6", "late is not checked", before_claim(lambda r, q, now: (r, q._replace(late_from=None), now)))
