@@ -65,7 +65,10 @@ def test_a_plain_port_that_is_spoken_to_in_tls_says_so(cli, redis_url):
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="not run: only root can be somebody else")
 def test_a_file_of_somebody_else_says_whose_it_is(cli):
-    script = "import os, sys; from rota.cli import main; main(['ls']); os.setgid(65534); os.setuid(65534); sys.exit(main(['ls']))"
+    script = (
+        "import os, sys, rota; from rota.cli import main; rota.connect(os.environ['ROTA_URL']).driver.read('any', 5.0); main(['ls']);"
+        " os.setgid(65534); os.setuid(65534); sys.exit(main(['ls']))"
+    )
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         ended = subprocess.run(
