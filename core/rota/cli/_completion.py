@@ -36,11 +36,10 @@ _AFTER = """\
 Exit codes: 0; 2 the command line is wrong."""
 #: The commands whose first word is a name of the store.
 _NAMED = ("ls", "show", "history", "release", "settle", "forget", "run")
-#: The words that an option or a command takes.
+#: The words that an option or a command takes, but for those of `_values`.
 _VALUES = {
     "--on-unavailable": ("raise", "skip", "run"),
     "completion": ("bash", "zsh", "fish"),
-    "help": ("json",),
     "json": tuple(SCHEMAS),
 }
 #: Options whose value is a file.
@@ -91,14 +90,22 @@ def commands(summary: str, dispatch: Callable[[list[str]], int]) -> list[Command
     return found
 
 
+def _values(all_commands: list[Command]) -> dict[str, tuple[str, ...]]:
+    """Return the words that an option or a command takes; the zones are those of this host, as no shell can be quick to ask for them."""
+    import zoneinfo
+
+    topics = tuple(command.name for command in all_commands if command.name != "help")
+    return {**_VALUES, "--tz": tuple(sorted(zoneinfo.available_timezones())), "help": (*topics, "json")}
+
+
 def _with_value(all_commands: list[Command]) -> list[str]:
-    return sorted({flag for command in all_commands for flag, value, _ in command.options if value} - {*_VALUES, *_FILES})
+    return sorted({flag for command in all_commands for flag, value, _ in command.options if value} - {*_values(all_commands), *_FILES})
 
 
 def _bash(all_commands: list[Command]) -> str:
     names = " ".join(command.name for command in all_commands)
     cases = "\n".join(f"        {each.name}) words='{' '.join(flag for flag, _, _ in each.options)}' ;;" for each in all_commands)
-    values = "\n".join(f"        {word}) words='{' '.join(words)}' ;;" for word, words in _VALUES.items())
+    values = "\n".join(f"        {word}) words='{' '.join(words)}' ;;" for word, words in _values(all_commands).items())
     return f"""\
 # SPDX-License-Identifier: MIT
 # Completes rota in bash.
@@ -154,7 +161,7 @@ def _zsh(all_commands: list[Command]) -> str:
     cases = "\n".join(
         f"        {each.name}) options=({described([(flag, says) for flag, _, says in each.options])}) ;;" for each in all_commands
     )
-    values = "\n".join(f"        {word}) compadd {' '.join(words)}; return ;;" for word, words in _VALUES.items())
+    values = "\n".join(f"        {word}) compadd {' '.join(words)}; return ;;" for word, words in _values(all_commands).items())
     return f"""\
 #compdef rota
 # SPDX-License-Identifier: MIT
@@ -199,6 +206,7 @@ def _fish(all_commands: list[Command]) -> str:
     def quoted(text: str) -> str:
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
+    values = _values(all_commands)
     lines = [
         "# SPDX-License-Identifier: MIT",
         "# Completes rota in fish.",
@@ -217,11 +225,10 @@ def _fish(all_commands: list[Command]) -> str:
         lines.append(f"complete -c rota -n 'test (count (commandline -opc)) -eq 1' -f -a {each.name} -d {quoted(each.says)}")
         for flag, value, says in each.options:
             takes = "" if not value else " -r -F" if flag in _FILES else " -x"
-            words = f" -a {quoted(' '.join(_VALUES[flag]))}" if flag in _VALUES else ""
+            words = f" -a {quoted(' '.join(values[flag]))}" if flag in values else ""
             lines.append(f"complete -c rota -n '__rota_is {each.name}' -l {flag[2:]}{takes}{words} -d {quoted(says)}")
-        if each.name in _VALUES:
-            more = " " + " ".join(_VALUES["json"]) if each.name == "help" else ""
-            lines.append(f"complete -c rota -n '__rota_is {each.name}' -f -a {quoted(' '.join(_VALUES[each.name]) + more)}")
+        if each.name in values:
+            lines.append(f"complete -c rota -n '__rota_is {each.name}' -f -a {quoted(' '.join(values[each.name]))}")
     lines.append(f"complete -c rota -n '__rota_is {' '.join(_NAMED)}' -f -a '(__rota_names)'")
     return "\n".join(lines) + "\n"
 
