@@ -229,6 +229,7 @@ def test_history_shows_runs_newest_first_and_what_is_at_work(cli):
         assert len(line.split("\t")) == COLUMNS["history"]
     heading, first, second = on_terminal(cli, "history", "job").splitlines()
     assert heading.split()[:3] == ["STARTED", "TOOK", "OUTCOME"]
+    assert re.search(r"TIMELINE: \S+ UNTIL NOW$", heading), "what the bars mean"
     assert ("handled" in first, "failed" in second) == (True, True)
     assert re.search(r" #+\.+$", second), "the timeline: the older run lies on the left"
     cli.file("go").touch()

@@ -382,7 +382,8 @@ _HISTORY_AFTER = f"""\
 
 Outcomes: handled, failed, gave up, released, unused; degraded, without the
 store; crashed, never ended; running, now; mark, no run, but an operator who set
-the mark, to the slot start. Where it is no terminal, tabs part the columns:
+the mark, to the slot start. The timeline is from the oldest start to now, and #
+when it ran. Where it is no terminal, tabs part the columns:
 started, ended, outcome, slot start, slot end, token, holder, site, operator.
 
 {_CODES}"""
@@ -481,7 +482,7 @@ def timeline(rows: list[Run], latest: int) -> list[str]:
 
 
 def _scale(rows: list[Run], latest: int) -> str:
-    return f"{span(latest - min(run.started_at for run in rows))} until now" if rows else " "
+    return f"TIMELINE: {span(latest - min(run.started_at for run in rows))} UNTIL NOW" if rows else " "
 
 
 COMMANDS = {"ls": ls, "show": show_one, "history": history}
