@@ -18,6 +18,7 @@ from rota.cli._options import OPTIONS, WHEN, read, variable
 # a word of the message, the environment, and the command line without its `-- touch ran`; * stands for what has no --
 BAD = [
     ("NAME", {}, []),
+    ("takes no NAME that begins with a dash", {}, ["*", "--", "-job", "--every", "1h", "--", "touch", "ran"]),
     ("-- is missing", {}, ["*", "job"]),
     ("-- is missing", {}, ["*", "job", "touch", "ran"]),
     ("-- is missing", {}, ["*", "job", "--every", "1h", "touch", "ran"]),
@@ -273,3 +274,17 @@ def test_closed_standard_files_are_no_error_and_reach_no_other_file(cli):
     assert cli.said("open") == ["0", "1", "2"]
     with cli.client() as client:
         assert client.driver.facts(5.0)["records"] == 1  # the file is whole
+
+
+@pytest.mark.parametrize("command", ["doctor", "bench", "conform", "schema", "init"])
+def test_the_store_may_be_named_as_the_other_commands_name_it(cli, command):
+    named = cli(command, "--url", "sqlte:///x.db", env={"ROTA_URL": None})
+    assert (named.returncode, "did you mean 'sqlite'" in named.stderr) == (2, True)
+    twice = cli(command, cli.url, "--url", cli.url)
+    assert (twice.returncode, twice.stderr) == (2, f"rota: the URL is given twice; see rota {command} --help\n")
+
+
+@pytest.mark.parametrize("command", ["conform", "schema", "init"])
+def test_a_store_that_has_to_be_named_is_asked_for(cli, command):
+    ended = cli(command)
+    assert (ended.returncode, ended.stderr) == (2, f"rota: URL is missing: the store; see rota {command} --help\n")

@@ -76,7 +76,7 @@ _READ, _WRITE = "bare read", "bare write"
 def bench(given: list[str]) -> int:
     """Measure a store."""
     parser = Parser("bench", "rota bench [URL] [--duration DUR] [--json]", _DESCRIPTION, _AFTER)
-    parser.add_argument("url", metavar="URL", nargs="?", help="the store [ROTA_URL, else this host's file]")
+    parser.add_url("the store [ROTA_URL, else this host's file]")
     parser.add_argument("--duration", metavar="DUR", default="3s", help="how long to measure [3s]")
     parser.add_argument("--json", action="store_true", help=JSON)
     found = parser.read(given)

@@ -52,7 +52,7 @@ command line or the URL is wrong, so that nothing was looked at."""
 def doctor(given: list[str]) -> int:
     """Examine a store."""
     parser = Parser("doctor", "rota doctor [URL] [--json] [--timeout DUR]", _DESCRIPTION, _AFTER)
-    parser.add_argument("url", metavar="URL", nargs="?", help="the store [ROTA_URL, else this host's file]")
+    parser.add_url("the store [ROTA_URL, else this host's file]")
     parser.add_argument("--json", action="store_true", help=JSON)
     parser.add_argument("--timeout", metavar="DUR", default="15s", help="the longest that all of it may take [15s]")
     found = parser.read(given)

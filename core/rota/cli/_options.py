@@ -71,8 +71,12 @@ def variable(option: Option) -> str:
     return "ROTA_" + option.name.upper()
 
 
-def read(given: list[str]) -> dict[str, Any]:
+def read(given: list[str], *, dashed: bool = False) -> dict[str, Any]:
     """Read a command line's words before its ``--``: argparse's import and parser would cost as much as a third of Python's start.
+
+    Args:
+        given: The words.
+        dashed: Whether the command begins with a dash, so that a name may be meant by it.
 
     Raises:
         ConfigurationError: A word that nothing takes, a value that is missing or one too many; no message quotes a secret.
@@ -102,6 +106,8 @@ def read(given: list[str]) -> dict[str, Any]:
         if found[option.name] is not None:
             raise _wrong(f"{flag} is given twice")
         found[option.name] = value
+    if found["name"] is None and dashed:
+        raise _wrong("NAME is missing before the --: what follows it is the command, and rota run takes no NAME that begins with a dash")
     if found["name"] is None:
         raise _wrong("NAME is missing: what is run, the same on every host, as in: rota run nightly --every 1d -- COMMAND...")
     return found
@@ -165,7 +171,7 @@ class RunOptions:
         if not self.command:
             missing = "the command is missing" if cut < len(given) else "-- is missing"
             raise ConfigurationError(f"{missing}: write -- and then the command, as in: rota run NAME --every 1h -- COMMAND...")
-        self._found = found = read(given[:cut])
+        self._found = found = read(given[:cut], dashed=self.command[0].startswith("-"))
         self._schedule_from_environment()
         self.name: str = found["name"]
         planned = self._planned()

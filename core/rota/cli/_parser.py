@@ -30,6 +30,8 @@ class Described(Exception):
 class Parser(argparse.ArgumentParser):
     """As argparse's, but it raises `ConfigurationError`, in one line that quotes no secret."""
 
+    _needs_url = False
+
     def __init__(self, command: str, usage: str, description: str, epilog: str = "") -> None:
         super().__init__(
             prog=f"rota {command}",
@@ -41,6 +43,12 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_argument("-h", "--help", action="store_true", help="show this and exit")
 
+    def add_url(self, says: str, *, needed: bool = False) -> None:
+        """Take the store as a word, of which the command is about, or as the other commands do."""
+        self.add_argument("url", metavar="URL", nargs="?", help=says)
+        self.add_argument("--url", dest="named_url", metavar="URL", help="the same, as the other commands have it")
+        self._needs_url = needed
+
     def read(self, given: list[str]) -> argparse.Namespace:
         """Return the options; show the help and end where that was asked for."""
         if given == [DESCRIBE]:
@@ -51,6 +59,12 @@ class Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(self._with_negatives(given))
         if rest:
             self.unknown(rest[0])
+        if "named_url" in found and found.named_url is not None:
+            if found.url is not None:
+                raise ConfigurationError(f"the URL is given twice; see {self.prog} --help")
+            found.url = found.named_url
+        if self._needs_url and found.url is None:
+            raise ConfigurationError(f"URL is missing: the store; see {self.prog} --help")
         return found
 
     def _with_negatives(self, given: list[str]) -> list[str]:

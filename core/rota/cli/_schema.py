@@ -53,7 +53,7 @@ def init(given: list[str]) -> int:
 def _read(command: str, description: str, given: list[str]) -> tuple[str, dict[str, str]]:
     away = "" if command == "schema" else ";\n115 the store did not answer"
     parser = Parser(command, f"rota {command} URL [--role ROLE] [--unlogged]", description, _AFTER.format(command=command, away=away))
-    parser.add_argument("url", metavar="URL", help="the store, as for --url of rota run")
+    parser.add_url("the store", needed=True)
     parser.add_argument("--role", metavar="ROLE", help="grant it the rows of the table, and nothing else")
     parser.add_argument("--unlogged", action="store_true", help="faster; a crash of the server empties the table (PostgreSQL)")
     found = parser.read(given)
