@@ -288,3 +288,17 @@ def test_the_store_may_be_named_as_the_other_commands_name_it(cli, command):
 def test_a_store_that_has_to_be_named_is_asked_for(cli, command):
     ended = cli(command)
     assert (ended.returncode, ended.stderr) == (2, f"rota: URL is missing: the store; see rota {command} --help\n")
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "history", "release"])
+def test_a_store_in_a_names_place_is_told_as_such(cli, command):
+    more = ("--yes",) if command == "release" else ()
+    ended = cli(command, "redis://user:secret@host", *more)
+    told = f"rota: 'redis://***' is a store and no name: write --url before it; see rota {command} --help\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
+    assert "is a store" not in cli(command, "redis://user@host", "--url", cli.url, *more).stderr
+
+
+def test_a_variable_is_called_by_its_name(cli):
+    ended = cli("ls", env={"ROTA_TIMEOUT": "5"})
+    assert (ended.returncode, ended.stderr) == (2, "rota: ROTA_TIMEOUT='5' has no unit: write 5s, 5m or 5h\n")

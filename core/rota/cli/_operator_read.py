@@ -59,7 +59,8 @@ def connected(found: argparse.Namespace) -> Iterator[tuple[Client, float]]:
 
     from ._store import store
 
-    timeout = duration(found.timeout or os.environ.get("ROTA_TIMEOUT") or "1500ms", "--timeout") / SECOND
+    source = "--timeout" if found.timeout else "ROTA_TIMEOUT"
+    timeout = duration(found.timeout or os.environ.get("ROTA_TIMEOUT") or "1500ms", source) / SECOND
     url = os.environ.get("ROTA_URL") if found.url is None else found.url
     if url == "":  # a variable that was not set must not lead to another store than rota run's
         source = "ROTA_URL" if found.url is None else "--url"

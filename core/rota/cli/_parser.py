@@ -57,6 +57,7 @@ class Parser(argparse.ArgumentParser):
             show(self.format_help())
             raise SystemExit(0)
         found, rest = self.parse_known_args(self._with_negatives(given))
+        self._check_is_no_store(found)
         if rest:
             self.unknown(rest[0])
         if "named_url" in found and found.named_url is not None:
@@ -66,6 +67,16 @@ class Parser(argparse.ArgumentParser):
         if self._needs_url and found.url is None:
             raise ConfigurationError(f"URL is missing: the store; see {self.prog} --help")
         return found
+
+    def _check_is_no_store(self, found: argparse.Namespace) -> None:
+        """Refuse a URL where a name is meant, unless the store is named too, so that it can be one."""
+        word = getattr(found, "name", None) or getattr(found, "prefix", None) or ""
+        scheme, colon, _ = word.partition("://")
+        if colon and getattr(found, "url", "") is None:
+            from rota._registry import KNOWN
+
+            if scheme in (*KNOWN, "sqlite", "memory"):
+                raise ConfigurationError(f"{hide(word)!r} is a store and no name: write --url before it; see {self.prog} --help")
 
     def _with_negatives(self, given: list[str]) -> list[str]:
         """Join a negative value to its option, or argparse would take it for an option of its own."""
