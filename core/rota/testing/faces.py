@@ -232,6 +232,7 @@ class Face:
         inner = WatchedDriver(_driver_of(self._suite), self._watch)
         wired = _Wired(inner, self._watched_twin(inner))
         options.setdefault("clock", self.clock.local)
+        options.setdefault("timeout", PATIENCE)
         client: Any = (connect_async if self.is_async else connect)(wired, **options)
         self._clients.append(client)
         return client
