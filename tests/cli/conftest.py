@@ -245,3 +245,27 @@ def examined(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         return code, {one["subject"]: one for one in found}
 
     return examine
+
+
+# -- a place of a test's own on a real server
+
+
+@pytest.fixture
+def on_server(request: pytest.FixtureRequest) -> Callable[[str, str], str]:
+    """Takes a kind of server and a word for what is tested; returns a URL with a prefix of its own."""
+
+    def url(kind: str, word: str) -> str:
+        prefix = f"prefix={word}-{os.urandom(4).hex()}"
+        if kind == "redis":
+            given = request.getfixturevalue("redis_url")
+            return f"{given}{'&' if '?' in given else '?'}{prefix}"
+        if kind == "etcd":
+            return str(request.getfixturevalue("etcd").url(prefix))
+        if kind == "zookeeper":
+            return f"{request.getfixturevalue('conforming_zookeeper').url(f'/{word}')}?{prefix}"
+        made: str = request.getfixturevalue("postgres").url(options=f"table={word}&{prefix}")
+        with rota.connect(made) as client:
+            client.driver.init(30.0)
+        return made
+
+    return url

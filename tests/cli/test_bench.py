@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 
@@ -22,22 +21,11 @@ SHORT = ("--duration", "100ms")
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "zookeeper", "etcd"])
-def url(request: pytest.FixtureRequest, cli) -> str:
+def url(request: pytest.FixtureRequest, cli, on_server) -> str:
     """A store of each kind, below a prefix of its own."""
-    prefix = f"prefix=bench-{os.urandom(4).hex()}"
     if request.param in ("memory", "sqlite"):
-        return f"{'memory://' if request.param == 'memory' else cli.url}?{prefix}"
-    if request.param == "redis":
-        given = request.getfixturevalue("redis_url")
-        return f"{given}{'&' if '?' in given else '?'}{prefix}"
-    if request.param == "etcd":
-        return str(request.getfixturevalue("etcd").url(prefix))
-    if request.param == "zookeeper":
-        return f"{request.getfixturevalue('conforming_zookeeper').url('/bench')}?{prefix}"
-    made: str = request.getfixturevalue("postgres").url(options=f"table=bench&{prefix}")
-    with rota.connect(made) as client:
-        client.driver.init(30.0)
-    return made
+        return f"{'memory://' if request.param == 'memory' else cli.url}?prefix=bench"
+    return on_server(request.param, "bench")
 
 
 def test_every_operation_is_measured_and_nothing_is_left(capfd, url):

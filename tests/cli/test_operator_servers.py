@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import rota
@@ -15,20 +14,9 @@ ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 
 
 @pytest.fixture(params=["redis", "etcd", "zookeeper", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
+def url(request: pytest.FixtureRequest, on_server) -> str:
     """A prefix of its own on a server."""
-    prefix = f"prefix=ops-{os.urandom(4).hex()}"
-    if request.param == "redis":
-        given = request.getfixturevalue("redis_url")
-        return f"{given}{'&' if '?' in given else '?'}{prefix}"
-    if request.param == "etcd":
-        return str(request.getfixturevalue("etcd").url(prefix))
-    if request.param == "zookeeper":
-        return f"{request.getfixturevalue('conforming_zookeeper').url('/operator')}?{prefix}"
-    made: str = request.getfixturevalue("postgres").url(options=f"table=operator&{prefix}")
-    with rota.connect(made) as client:
-        client.driver.init(30.0)
-    return made
+    return on_server(request.param, "operator")
 
 
 def test_an_operator_sees_finds_out_and_frees(cli, url):

@@ -134,7 +134,7 @@ def test_a_claim_whose_lease_could_not_be_renewed_is_unknown_and_then_found_for_
     driver, before = driver_for(etcd.url()), lease(name, 2)
     number = won(driver, before)
     assert end(driver, before)
-    time.sleep(0.3)
+    time.sleep(0.3)  # older than what is handed on unrenewed, which is 5 % of its length; longer would do as well
 
     def unanswered(*_: object) -> None:
         raise Unavailable("no answer")
