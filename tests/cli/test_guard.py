@@ -18,6 +18,7 @@ import pytest
 from rota._clock import monotonic
 from rota.cli import _codes
 from rota.cli._guard import Guard
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 #: Three processes that TERM does not end, which write down what they do; the third is a grandchild without a parent.
@@ -88,7 +89,7 @@ def test_a_wrapper_stopped_while_it_waits_in_line_goes_on_waiting(cli):
     holder = cli.start_shell("job", "--ttl", "60s", script="touch started; until test -e go; do sleep 0.02; done")
     cli.until(cli.file("started").exists)
     waiter = cli.start_shell("job", "--wait", "inf", script="echo ran >> log")
-    assert "waiting in line" in waiter.stderr.readline()
+    assert "waiting in line" in read_line(waiter.stderr)
     waiting = children(waiter.pid)
     os.kill(waiter.pid, signal.SIGSTOP)
     cli.file("go").touch()

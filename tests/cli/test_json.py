@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rota.cli import _codes
 from rota.cli._topics import schema
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 SCHEMA = Draft202012Validator(json.loads(schema("run")))
@@ -56,7 +57,7 @@ def test_waiting_skipping_and_losing_are_events(cli):
     holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", script="touch started; until test -e go; do sleep 0.02; done")
     cli.until(cli.file("started").exists)
     standby = cli.start_shell("job", *ONCE_A_YEAR, script=":", env={"ROTA_JSON": "true"})
-    first = json.loads(standby.stderr.readline())
+    first = json.loads(read_line(standby.stderr))
     assert (first["event"], first["verdict"]) == ("waiting", "busy")
     cli.file("go").touch()
     assert events(cli.end(holder))[-1]["by"] == "command"
@@ -94,7 +95,7 @@ def test_a_command_that_cannot_be_run_and_a_signal_before_it_are_rotas(cli):
     found = events(cli("run", "job", "--json", "--", "no-such-command"))
     assert (found[-1]["code"], found[-1]["by"], found[-1]["word"]) == (127, "rota", "not found")
     waiter = cli.start_shell("job", "--json", "--standby", "60s", script=":")
-    assert json.loads(waiter.stderr.readline())["event"] == "waiting"
+    assert json.loads(read_line(waiter.stderr))["event"] == "waiting"
     waiter.terminate()
     (over,) = events(cli.end(waiter))
     assert (over["code"], over["by"]) == (143, "rota")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 
 from rota.cli import _codes
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 #: A command that won't end, and writes down each step it makes and each TERM it gets.
@@ -90,7 +91,7 @@ def test_a_success_that_can_be_recorded_late_is_recorded(cli):
     process = locked_at_the_end(cli, *ONCE_A_YEAR, "--ttl", "6s", "--timeout", "300ms")
     with cli.locked():
         cli.file("go").touch()
-        line = process.stderr.readline()
+        line = read_line(process.stderr)
         assert "not confirmed yet" in line
     ended = cli.end(process)
     assert ended.returncode == 0
@@ -106,7 +107,7 @@ def test_a_success_is_written_back_after_the_lease_ran_out(cli):
     with cli.locked():
         cli.file("go").touch()
         cli.until(lambda: cli.record("job").expires_at < time.time_ns() // 1000)
-        assert "not confirmed yet" in process.stderr.readline()
+        assert "not confirmed yet" in read_line(process.stderr)
     assert cli.end(process).returncode == 0
     assert cli.record("job").outcome == "handled"
 
@@ -126,7 +127,7 @@ def test_a_signal_ends_the_wait_for_the_record(cli):
     process = locked_at_the_end(cli, *ONCE_A_YEAR, "--ttl", "60s", "--timeout", "200ms")
     with cli.locked():
         cli.file("go").touch()
-        assert "not confirmed yet" in process.stderr.readline()
+        assert "not confirmed yet" in read_line(process.stderr)
         process.terminate()
         assert cli.end(process).returncode == _codes.UNRECORDED
 

@@ -10,6 +10,7 @@ import pytest
 import rota
 import servers
 from rota.cli import _codes
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 #: A command that won't end, and writes down each step that it makes.
@@ -39,7 +40,7 @@ def test_a_slot_is_handled_once_and_a_standby_takes_over_what_failed(cli, server
     first = cli.start_shell("job", *ONCE_A_YEAR, "--site", "a", script="touch began; until test -e fail; do sleep 0.02; done; exit 3")
     cli.until(cli.file("began").exists)
     standby = cli.start_shell("job", *ONCE_A_YEAR, "--site", "b", script="echo $ROTA_ATTEMPT >> ran")
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     busy = cli.shell("job", *ONCE_A_YEAR, "--wait", "0s", script="touch never")
     assert busy.returncode == _codes.BUSY
     assert "a " in busy.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from rota.cli import _codes
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 
@@ -117,7 +118,7 @@ def test_a_wrapper_killed_while_waiting_in_line_leaves_nothing_that_could_run_th
     cli.until(cli.file("started").exists)
     waiter = cli.start_shell("job", "--wait", "inf", script="echo ran >> log")
     started = cli.until(lambda: len(children(waiter.pid)) == 2 and children(waiter.pid))  # the command's process, and the guard
-    assert "waiting in line" in waiter.stderr.readline()
+    assert "waiting in line" in read_line(waiter.stderr)
     waiter.kill()
     waiter.wait(10)
     cli.until(lambda: not any(map(cli.is_alive, started)))

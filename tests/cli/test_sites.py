@@ -13,7 +13,7 @@ import pytest
 import rota
 from rota.backend import HANDLED
 from rota.cli import _codes
-from servers import NotInstalled
+from servers import NotInstalled, read_line
 
 
 @pytest.mark.beside
@@ -105,7 +105,7 @@ def test_clocks_that_are_90_seconds_off_mean_the_slots_of_minutes_by_the_stores_
     clocked(minute * 60 - 90)  # the cluster that is ahead thinks that it is time
     assert cli.end(job("ahead", minute, "--wait-early", "60s")).returncode == _codes.EARLY
     ahead = job("ahead", minute)
-    assert "waiting for its start" in ahead.stderr.readline()
+    assert "waiting for its start" in read_line(ahead.stderr)
     clocked(minute * 60 - 1)
     assert cli.end(ahead).returncode == 0
     clocked(minute * 60 + 90)  # and now the one that is behind: the slot ended half a minute ago

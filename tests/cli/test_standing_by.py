@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rota.cli import _codes
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 UNTIL_GO = "touch started; until test -e go; do sleep 0.02; done"
@@ -40,7 +41,7 @@ def test_a_run_stands_by_while_others_work_on_its_slot_and_ends_well_when_they_d
     schedule = [word.replace("NOW", datetime.now(UTC).isoformat()) for word in schedule]
     holder = hold(cli, *schedule, "--site", "dc1")
     standby = cli.start_shell("job", *schedule, script=RUN)
-    line = standby.stderr.readline()
+    line = read_line(standby.stderr)
     assert line.startswith("rota: standing by: job: dc1 ")
     assert standby.poll() is None
     cli.file("go").touch()
@@ -56,7 +57,7 @@ def test_a_run_that_stands_by_takes_over_when_the_other_fails(cli):
     """W3."""
     holder = hold(cli, *ONCE_A_YEAR, script=UNTIL_GO + "; exit 4")
     standby = cli.start_shell("job", *ONCE_A_YEAR, script="echo $ROTA_ATTEMPT")
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     cli.file("go").touch()
     assert cli.end(holder).returncode == 4
     ended = cli.end(standby)
@@ -66,7 +67,7 @@ def test_a_run_that_stands_by_takes_over_when_the_other_fails(cli):
 def test_a_run_that_stands_by_takes_over_when_the_others_host_dies(cli):
     holder = hold(cli, *ONCE_A_YEAR, "--ttl", "1s", script="touch started; sleep 60")
     standby = cli.start_shell("job", *ONCE_A_YEAR, script="echo $ROTA_ATTEMPT")
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     holder.kill()
     ended = cli.end(standby)
     assert (ended.returncode, ended.stdout) == (0, "2\n")
@@ -104,7 +105,7 @@ def test_it_stands_by_until_the_slot_ends_and_not_for_the_next_one(cli):
     end = next_slot(6, least=5)
     holder = hold(cli, "--every", "6s", "--ttl", "60s")
     standby = cli.start_shell("job", "--every", "6s", "--early", "0s", script=RUN)
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     ended = cli.end(standby)
     assert ended.returncode == _codes.BUSY
     assert "an older slot" not in ended.stderr
@@ -122,7 +123,7 @@ def test_a_slot_that_waits_for_an_older_one_is_waited_for_only_when_told_to(cli)
     assert busy.returncode == _codes.BUSY
     assert "an older slot" in busy.stderr
     waiter = cli.start_shell("job", "--every", "2s", "--wait", "30s", script=RUN)
-    assert "waiting in line" in waiter.stderr.readline()
+    assert "waiting in line" in read_line(waiter.stderr)
     cli.file("go").touch()
     assert cli.end(holder).returncode == 0
     assert cli.end(waiter).returncode == 0
@@ -134,7 +135,7 @@ def test_a_named_slot_that_has_ended_is_stood_by_for_as_long_as_it_can_be_won(cl
     planned = ("--every", "1s", "--planned", (datetime.now(UTC) - timedelta(seconds=5)).isoformat())
     holder = hold(cli, *planned, script=UNTIL_GO + "; exit 1")
     standby = cli.start_shell("job", *planned, script=RUN)
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     cli.file("go").touch()
     assert cli.end(holder).returncode == 1
     assert cli.end(standby).returncode == 0
@@ -145,7 +146,7 @@ def test_standing_by_outlasts_a_store_that_is_away_for_a_while_and_runs_nothing_
     """F2 is for when it is not known whether somebody else runs it."""
     holder = hold(cli, *ONCE_A_YEAR, "--ttl", "60s")
     standby = cli.start_shell("job", *ONCE_A_YEAR, "--timeout", "100ms", "--on-unavailable", "run", script=RUN)
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     with cli.locked():
         time.sleep(1.0)  # several of its calls' timeouts
         assert standby.poll() is None
@@ -159,7 +160,7 @@ def test_standing_by_outlasts_a_store_that_is_away_for_a_while_and_runs_nothing_
 def test_a_wait_that_is_over_ends_while_the_store_is_away(cli):
     holder = hold(cli, *ONCE_A_YEAR, "--ttl", "60s")
     standby = cli.start_shell("job", *ONCE_A_YEAR, "--timeout", "100ms", "--wait", "3s", script=RUN)
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     with cli.locked():
         ended = cli.end(standby)
     assert (ended.returncode, "has held" in ended.stderr) == (_codes.BUSY, True)
@@ -173,7 +174,7 @@ def test_a_signal_while_standing_by_never_starts_the_command_and_holds_nothing(c
     """L8."""
     holder = hold(cli, *ONCE_A_YEAR, script=UNTIL_GO + "; exit 1")
     standby = cli.start_shell("job", *ONCE_A_YEAR, script=RUN)
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     standby.send_signal(number)
     assert cli.end(standby).returncode == 128 + number
     cli.file("go").touch()
@@ -216,7 +217,7 @@ def test_a_signal_at_the_moment_of_the_win_gives_the_slot_back(cli):
 def test_standing_by_costs_next_to_nothing(cli):
     holder = hold(cli, *ONCE_A_YEAR)
     standby = cli.start_shell("job", *ONCE_A_YEAR, script=RUN)
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
 
     def used():
         fields = Path(f"/proc/{standby.pid}/stat").read_text().rpartition(")")[2].split()
@@ -237,7 +238,7 @@ def test_an_early_arrival_waits_for_its_slot_by_the_stores_clock(cli):
     """W5."""
     planned = time.time() + 11
     waiter = cli.start_shell("job", "--planned", f"{planned:.3f}", script="date +%s%N > ran")
-    assert "waiting for its start: job: the slot of" in waiter.stderr.readline()
+    assert "waiting for its start: job: the slot of" in read_line(waiter.stderr)
     assert cli.end(waiter).returncode == 0
     assert planned - 5 <= int(cli.said("ran")[0]) / 1e9 < planned + 2  # accepted 5 s before
 
@@ -252,7 +253,7 @@ def test_who_comes_too_early_is_told_so_at_once(cli):
 
 def test_a_signal_while_waiting_for_the_slot_never_starts_the_command(cli):
     waiter = cli.start_shell("job", "--planned", f"{time.time() + 100:.0f}", script=RUN)
-    assert "waiting for its start" in waiter.stderr.readline()
+    assert "waiting for its start" in read_line(waiter.stderr)
     waiter.terminate()
     assert cli.end(waiter).returncode == 143
     assert cli.record("job") is None
@@ -281,7 +282,7 @@ def test_a_start_shortly_before_the_next_slot_is_meant_for_that_one_and_asks_onc
 def test_a_standby_site_comes_after_the_others_and_finds_the_slot_handled(cli):
     planned = ("--planned", f"{time.time():.3f}")
     standby = cli.start_shell("job", *planned, "--standby", "1500ms", script="echo standby >> log")
-    assert "letting others go first" in standby.stderr.readline()
+    assert "letting others go first" in read_line(standby.stderr)
     standby.send_signal(signal.SIGSTOP)  # however long the other one takes to start
     assert cli.shell("job", *planned, script="echo first >> log").returncode == 0
     standby.send_signal(signal.SIGCONT)
@@ -306,7 +307,7 @@ def test_a_standby_never_waits_into_the_next_slot(cli):
 
 def test_a_signal_while_letting_others_go_first_never_starts_the_command(cli):
     standby = cli.start_shell("job", "--standby", "60s", script=RUN)
-    assert "letting others go first, for 60s" in standby.stderr.readline()
+    assert "letting others go first, for 60s" in read_line(standby.stderr)
     standby.terminate()
     assert cli.end(standby).returncode == 143
     assert cli.said("log") == []

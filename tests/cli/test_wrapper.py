@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from rota.cli import _codes
+from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 UNTIL_GO = "until test -e go; do sleep 0.02; done"
@@ -201,7 +202,7 @@ def test_input_is_passed_in_and_ten_megabytes_of_output_out(cli):
 
 def test_a_reader_that_goes_away_ends_the_command_as_without_a_wrapper(cli):
     process = cli.start("run", "job", *ONCE_A_YEAR, "--", "yes")
-    assert process.stdout.readline() == "y\n"
+    assert read_line(process.stdout) == "y\n"
     process.stdout.close()
     assert process.wait(20) == 128 + signal.SIGPIPE
     assert cli.record("job").outcome == "failed"
@@ -254,7 +255,7 @@ def test_orphans_are_reaped(cli, start):
 def test_a_signal_while_waiting_never_starts_the_command(cli):
     process, _ = started(cli, *ONCE_A_YEAR, script=f"touch started; {UNTIL_GO}; exit 1")
     standby = cli.start_shell("job", *ONCE_A_YEAR, script="echo ran >> log")
-    assert "standing by" in standby.stderr.readline()
+    assert "standing by" in read_line(standby.stderr)
     os.kill(cli.pid(standby), signal.SIGTERM)
     assert cli.end(standby).returncode == 143
     cli.file("go").touch()

@@ -11,7 +11,7 @@ import pytest
 import rota
 from rota.errors import ConfigurationError
 from rota_etcd.python_etcd3 import backend_for
-from servers import Etcd
+from servers import Etcd, read_line
 
 IMPORTS = """
 import sys
@@ -108,7 +108,7 @@ else:
         )
         child = subprocess.Popen([sys.executable, "-c", code, str(server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
-        while (line := child.stdout.readline()) != "held\n":
+        while (line := read_line(child.stdout)) != "held\n":
             assert line, "the child ended"
         server.restart()
         child.communicate("\n", timeout=60)

@@ -34,6 +34,7 @@ from rota.grant import AsyncGrant, Grant
 from rota.memory import AsyncMemoryDriver, MemoryDriver, MemoryStore
 from rota.sqlite import SqliteDriver
 from rota.testing.faulty import EVER, HUNG, REFUSED, REPLY_LOST, REQUEST_LOST, STUCK, Fault, FaultyDriver, FaultyTwin
+from servers import read_line
 
 _numbers = itertools.count(1)
 
@@ -300,7 +301,7 @@ class Program:
     def line(self) -> str:
         """The next line that it prints."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = read_line(self.process.stdout)
         if not line:
             self.end()
             raise AssertionError("the program ended without another line")

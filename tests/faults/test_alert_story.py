@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import rota
+from servers import read_line
 
 PROGRAM = Path(__file__).with_name("_alerts.py")
 
@@ -36,7 +37,7 @@ class Replica:
 
     def answer(self) -> dict:
         assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        return json.loads(read_line(self.process.stdout))
 
     def ask(self, **command: object) -> dict:
         self.start(**command)

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 import rota
+from servers import read_line
 
 HERE = Path(__file__).parent
 SLOTS, PROCESSES, TTL = 200, 8, 200_000
@@ -177,7 +178,7 @@ def test_F1_racing_first_opens_of_a_fresh_file_all_succeed(tmp_path: Path) -> No
     try:
         for worker in workers:
             assert worker.stdout is not None
-            assert worker.stdout.readline() == "ready\n"
+            assert read_line(worker.stdout) == "ready\n"
         for number in range(6):
             path, begin = tmp_path / f"fresh-{number}" / "rota.db", tmp_path / f"begin-{number}"
             for worker in workers:
@@ -185,7 +186,7 @@ def test_F1_racing_first_opens_of_a_fresh_file_all_succeed(tmp_path: Path) -> No
                 worker.stdin.write(f"{path} {begin}\n")
                 worker.stdin.flush()
             begin.touch()
-            answers = [worker.stdout.readline() for worker in workers if worker.stdout is not None]
+            answers = [read_line(worker.stdout) for worker in workers if worker.stdout is not None]
             assert [answer for answer in answers if not answer.startswith("ok")] == []
             assert len(raw(path)) == PROCESSES
             assert path.stat().st_mode & 0o777 == 0o600
@@ -202,7 +203,7 @@ def stopped_writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         pass
     writer = start("_worker_lock.py", tmp_path / "rota.db", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert writer.stdout is not None
-    assert writer.stdout.readline() == "locked\n"
+    assert read_line(writer.stdout) == "locked\n"
     os.kill(writer.pid, signal.SIGSTOP)
     try:
         yield writer

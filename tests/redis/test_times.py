@@ -16,6 +16,7 @@ import rota
 import servers
 from rota.backend import Claim, Renewal
 from rota.duration import DAY, SECOND
+from servers import read_line
 
 # -- DV-10
 
@@ -48,11 +49,11 @@ def test_wall_clocks_that_are_off_decide_nothing(connect: Any, redis_url: str, n
         for _, node in nodes:
             node.stdin.write("\n")
             node.stdin.flush()
-        return [node.stdout.readline().split() for _, node in nodes]
+        return [read_line(node.stdout).split() for _, node in nodes]
 
     try:
         for offset, node in nodes:
-            assert abs(float(node.stdout.readline()) - time.time() - offset) < 30
+            assert abs(float(read_line(node.stdout)) - time.time() - offset) < 30
         assert driver.claim(Claim(name, "1" * 32, "", "lease", 2 * SECOND, 2**60, DAY), 1.5).verdict == "won"
         record, _ = driver.read(name, 1.5)
         while driver.now(1.5)[0] < record.expires_at - 200_000:
@@ -124,7 +125,7 @@ time.sleep(60)
 def test_a_holder_that_is_killed_is_followed_within_its_ttl(connect: Any, redis_url: str, name: str) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDS, redis_url, name], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
-    token = int(holder.stdout.readline())
+    token = int(read_line(holder.stdout))
     time.sleep(2.5)  # over its first ttl: it renews
     client = connect(redis_url)
     assert client.try_lease(name).verdict == "busy"

@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import IO, ClassVar, Self, TypeVar
 
 import server_packages
 
@@ -85,6 +85,18 @@ def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str = ""
             raise TimeoutError(f"not within {seconds:g}s: {what or getattr(condition, '__name__', 'the condition')}")
         time.sleep(every)
     return value
+
+
+def read_line(stream: IO[str]) -> str:
+    """Return the next line of a process's pipe, "" at its end, and take nothing beyond it.
+
+    ``stream.readline()`` takes all that is there, and `subprocess.Popen.communicate` never gives what was taken: what a fast process said
+    last would be lost.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(stream.fileno(), 1)):
+        line += byte
+    return line.decode()
 
 
 def accepts(port: int, host: str = HOST) -> bool:

@@ -17,7 +17,7 @@ import rota
 from rota import LeaseLost, Unavailable
 from rota.backend import Override
 from rota.duration import DAY, SECOND
-from servers import ZooKeeperEnsemble
+from servers import ZooKeeperEnsemble, read_line
 
 #: The length of a raced slot, microseconds.
 SLOT = 20_000
@@ -64,12 +64,12 @@ def racers(urls: list[str], name: str, first: int, slots: int) -> Iterator[Calla
     workers = [subprocess.Popen([*command, url, name, str(SLOT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for url in urls]
     try:
         for worker in workers:
-            assert worker.stdout.readline() == "ready\n"
+            assert read_line(worker.stdout) == "ready\n"
         for worker in workers:
             worker.stdin.write(json.dumps([first, slots]) + "\n")
             worker.stdin.flush()
         for worker in workers:
-            while int(worker.stdout.readline()) < slots // 4:
+            while int(read_line(worker.stdout)) < slots // 4:
                 pass
 
         def finish() -> list[list[int]]:
