@@ -8,6 +8,7 @@ import glob
 import inspect
 import json
 import os
+import pty
 import signal
 import sqlite3
 import subprocess
@@ -88,6 +89,21 @@ class Cli:
         output, error = process.communicate(timeout=30)
         assert "Traceback" not in (error or ""), error
         return subprocess.CompletedProcess(process.args, process.returncode, output, error)
+
+    def on_terminal(self, *arguments: str, code: int = 0, streams: tuple[str, ...] = ("stdout",)) -> str:
+        """Run it with these streams on a terminal, and return what that shows."""
+        mine, other = pty.openpty()
+        process = self.start(*arguments, **dict.fromkeys(streams, other))
+        os.close(other)
+        shown = b""
+        try:
+            while part := os.read(mine, 65536):
+                shown += part
+        except OSError:  # Linux: the other side is closed
+            pass
+        os.close(mine)
+        assert self.end(process).returncode == code
+        return shown.decode().replace("\r\n", "\n")
 
     def __call__(self, *arguments: str, env: dict[str, str | None] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""

@@ -111,17 +111,6 @@ def test_people_see_a_table(monkeypatch, capfd):
     assert re.match(r"acquire and release +\d+us +\d+us\.\.\d", lines[2])
 
 
-def test_the_help_fits_a_small_screen_and_gives_an_example(cli):
-    ended = cli("bench", "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    lines = ended.stdout.splitlines()
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
-    assert "\n  rota bench redis://" in ended.stdout
-    assert "Exit codes: 0; " in ended.stdout
-    assert "\n  rota bench [URL] " in cli("--help").stdout
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_it_and_nothing_is_left(cli, number):
     process = cli.start("bench", "--duration", "30s")

@@ -44,25 +44,6 @@ def plant(cli, names, **fields) -> None:
     connection.close()
 
 
-def on_terminal(cli, *arguments: str) -> str:
-    """What a terminal shows."""
-    main, other = pty.openpty()
-    process = cli.start(*arguments, stdout=other)
-    os.close(other)
-    shown = b""
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:  # Linux: the other side is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(main)
-    assert cli.end(process).returncode == 0
-    return shown.decode().replace("\r\n", "\n")
-
-
 def objects(ended) -> list[dict]:
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -86,7 +67,7 @@ def test_ls_lists_every_name_once_in_order(cli, count):
     assert (ended.returncode, ended.stderr) == (0, "")
     assert [line.split("\t")[0] for line in ended.stdout.splitlines()] == names
     assert [one["name"] for one in objects(cli("ls", "--json"))] == names
-    shown = on_terminal(cli, "ls").splitlines()
+    shown = cli.on_terminal("ls").splitlines()
     assert shown[0].split()[:3] == ["NAME", "STATE", "HOLDER"]
     assert [line.split()[0] for line in shown[1:]] == names
 
@@ -102,7 +83,7 @@ def test_odd_names_are_listed_and_shown(cli):
         (one,) = objects(cli("show", "--json", "--", name))
         assert one["name"] == name
     assert [cli("history", "--", name).returncode for name in ODD[:3]] == [0, 0, 0]
-    assert "\u202e" not in on_terminal(cli, "ls")
+    assert "\u202e" not in cli.on_terminal("ls")
 
 
 def test_ls_keeps_to_a_prefix_and_to_the_urls(cli):
@@ -160,9 +141,9 @@ def test_one_record_of_a_clock_that_ran_wild_spoils_nothing(cli):
     plant(cli, ["wild"], kind="window", schedule="every 1h", mark=2**62, slot_start=2**62, slot_end=2**63 - 1, keep_until=2**63 - 1)
     plant(cli, ["sane"])
     assert [one["name"] for one in objects(cli("ls", "--json"))] == ["sane", "wild"]
-    assert len(on_terminal(cli, "ls").splitlines()) == 3
+    assert len(cli.on_terminal("ls").splitlines()) == 3
     assert objects(cli("show", "wild", "--json"))[0]["how"] == "mark-ahead"
-    assert "a clock once ran fast" in on_terminal(cli, "show", "wild")
+    assert "a clock once ran fast" in cli.on_terminal("show", "wild")
 
 
 # -- show
@@ -199,7 +180,7 @@ def test_show_is_lines_of_key_and_value_and_a_page_for_people(cli):
     assert list(plain) == list(one)
     assert plain["reason"] == one["reason"]
     assert plain["current_start"] == one["slot_start"] == one["asked_start"]
-    shown = on_terminal(cli, "show", "job")
+    shown = cli.on_terminal("show", "job")
     assert re.search(r"^a claim now +handled \(done\): the slot of \S+ was handled by dc1 \S+ at \S+$", shown, re.MULTILINE)
     assert re.search(r"^schedule +cron 0 0 1 1 \* tz=UTC$", shown, re.MULTILINE)
 
@@ -227,7 +208,7 @@ def test_history_shows_runs_newest_first_and_what_is_at_work(cli):
     assert (row["outcome"], row["ended_at"], row["slot_start"]) == ("running", None, None)
     for line in cli("history", "job").stdout.splitlines():
         assert len(line.split("\t")) == COLUMNS["history"]
-    heading, first, second = on_terminal(cli, "history", "job").splitlines()
+    heading, first, second = cli.on_terminal("history", "job").splitlines()
     assert heading.split()[:3] == ["STARTED", "TOOK", "OUTCOME"]
     assert re.search(r"TIMELINE: \S+ UNTIL NOW$", heading), "what the bars mean"
     assert ("handled" in first, "failed" in second) == (True, True)
@@ -299,7 +280,7 @@ def test_next_marks_the_days_on_which_clocks_change(cli):
         ("2026-03-29T01:00:00Z", "2026-03-29T03:00:00+02:00", "02:00->03:00"),
         ("2026-03-30T00:30:00Z", "2026-03-30T02:30:00+02:00", None),
     ]
-    shown = on_terminal(cli, *given, "--after", "2026-10-23T12:00:00Z").splitlines()
+    shown = cli.on_terminal(*given, "--after", "2026-10-23T12:00:00Z").splitlines()
     assert [line for line in shown if "clocks change: 03:00->02:00" in line] == [
         "2026-10-25T00:30:00Z  2026-10-25T02:30:00+02:00  clocks change: 03:00->02:00"
     ]
