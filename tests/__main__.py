@@ -35,6 +35,10 @@ BASE_PYTHON = getattr(sys, "_base_executable", None) or sys.executable
 # file stays in one of them, with the servers that it started.
 ALL = ["-n", "2", "--dist", "loadscope"]
 
+#: A package of PYTHONPATH would be tested in the place of the checkout's; and without bytecode each of the many hundred interpreters that
+#: the tests start would compile rota anew, and a pytest among them all of its plug-ins: several seconds each.
+NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+
 
 def main(arguments: list[str]) -> int:
     """Prepare what is missing, run pytest, and return its exit code (130 after Ctrl-C)."""
@@ -151,8 +155,7 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> subpro
 
 def wait(command: list[str]) -> int:
     """Run pytest on this terminal. It hears Ctrl-C itself: let it tear down and report, and leave when it has."""
-    # Without PYTHONPATH: a package there would be tested in the place of the checkout's.
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_TESTS}
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     interrupted = False
     while True:
