@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import ssl
 from typing import Any
 from urllib.parse import quote
 
@@ -129,17 +131,35 @@ def test_sasl_lets_its_user_in_and_nobody_with_a_wrong_password(connect: Any, na
                 client.try_lease(name)
 
 
-def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str) -> None:
+def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str, until: Any) -> None:
     with ZooKeeper(tls=True) as server:
         client = connect(server.url("/tls"), timeout=5)
         assert client.try_lease(name)
         assert client.driver.facts(5.0)["version"].startswith("3.")
         bare = f"zookeeper://{HOST}:{server.port}/tls"
-        with pytest.raises(ConfigurationError, match="certificate verify failed"):
-            connect(f"{bare}?tls=true", timeout=1).try_lease(name)
-        with pytest.raises(ConfigurationError, match="No such file"):
-            connect(f"{bare}?tls=true&ca=/nowhere/ca.pem", timeout=1).try_lease(name)
+
+        def refusal(url: str) -> ConfigurationError | None:
+            """What is wrong, which a handshake has to find out within the timeout."""
+            try:
+                connect(url, timeout=1).try_lease(name)
+            except ConfigurationError as error:
+                return error
+            except Unavailable:
+                return None
+            raise AssertionError("it was let in")
+
+        before = open_sockets()
+        distrusted = until(lambda: refusal(f"{bare}?tls=true"))
+        assert "certificate verify failed" in str(distrusted)
+        assert distrusted.__cause__.__traceback__ is not None, "it holds all that was there when it was raised"
+        assert open_sockets() <= before, "the socket of a handshake that failed stays open"
+        assert "No such file" in str(until(lambda: refusal(f"{bare}?tls=true&ca=/nowhere/ca.pem")))
         assert connect(f"{bare}?tls=true&verify=false", timeout=5).try_lease(f"{name}/2")
+
+
+def open_sockets() -> set[int]:
+    """The ids of the TLS sockets of this process."""
+    return {id(found) for found in gc.get_objects() if isinstance(found, ssl.SSLSocket) and found.fileno() >= 0}
 
 
 def test_nobody_there_is_unavailable_within_the_timeout(connect: Any, name: str) -> None:

@@ -35,6 +35,8 @@ from ._url import Place
 
 #: A connection that broke, so that a request was or was not carried out.
 BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
+#: TLS that the other side ended, which says nothing of a certificate.
+ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 #: How long one server has to take a connection, seconds, before the next one is tried; kazoo would wait as long as the session lasts.
 CONNECT = 1.0
 #: How long an end waits for the server's goodbye, seconds.
@@ -63,15 +65,23 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         try:
             connection = super().create_connection(*args, timeout=min(timeout, CONNECT), **kwargs)
-        except (ssl.SSLCertVerificationError, FileNotFoundError) as error:
-            self.refusal = error
-            raise
-        except ssl.SSLError as error:
-            if not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
+        except OSError as error:
+            if isinstance(error, (ssl.SSLError, FileNotFoundError)) and not isinstance(error, ENDED):
                 self.refusal = error
+            _close_tls(error)
             raise
         self.refusal = None
         return connection
+
+
+def _close_tls(error: OSError) -> None:
+    """Close the socket of a handshake that failed: kazoo (2.11) leaves it to the collector, and so open for as long as the error lives."""
+    frame = error.__traceback__
+    while frame is not None:
+        for found in frame.tb_frame.f_locals.values():
+            if isinstance(found, ssl.SSLSocket):
+                found.close()
+        frame = frame.tb_next
 
 
 class Link:
