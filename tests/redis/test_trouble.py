@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import rota
 import servers
+from rota.backend import Claim, Override, Renewal, Settlement, WriteBack
+from rota.duration import DAY, SECOND
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from rota_redis._resp import Taker
 
 DAILY = rota.Every("1d")
 
@@ -76,8 +79,6 @@ def test_full_memory_is_unavailable_with_the_reason_and_leaves_nothing_half_writ
 
 
 def _renewal(grant: Any) -> Any:
-    from rota.backend import Renewal
-
     return Renewal(grant.name, grant._owner, 60_000_000, 86_400_000_000)
 
 
@@ -294,6 +295,49 @@ def test_what_is_no_answer_of_redis_is_an_outage_and_no_fault_of_ours(face: Any,
         threading.Thread(target=serve, daemon=True).start()
         client = face.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0", timeout="300ms")
         assert face.do(client.try_lease(name, on_unavailable="skip")).verdict == "unavailable"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("said", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n", b"*2\r\n$1\r\nx\r\n$1\r\ny\r\n"])
+@pytest.mark.parametrize("topology", ["/0", "+sentinel/service", "+cluster"])
+def test_an_answer_to_another_question_is_an_outage_and_no_fault_of_ours(driver_for: Any, said: bytes, topology: str, name: str) -> None:
+    """F2: of a proxy that says to everything that it is well."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve(connection: socket.socket) -> None:
+            asked = Taker()
+            with contextlib.suppress(OSError):
+                while True:
+                    asked.more(connection.recv(65536))
+                    while asked() is not None:
+                        connection.sendall(said)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        kind, slash, path = topology.partition("/")
+        driver = driver_for(f"redis{kind}://127.0.0.1:{server.getsockname()[1]}{slash}{path}")
+        claim = Claim(name, "1" * 32, "", "lease", SECOND, 2**60, DAY)
+        for ask in (
+            lambda: driver.claim(claim, 0.3),
+            lambda: driver.claim_when_free(claim, "2" * 32, 0.3, 0.3),
+            lambda: driver.renew([Renewal(name, claim.owner, SECOND, DAY)], 0.3),
+            lambda: driver.settle(Settlement(name, claim.owner, "released", DAY), 0.3),
+            lambda: driver.override(Override(name, "released", "op", DAY), 0.3),
+            lambda: driver.record(WriteBack(name, "", "window", DAY, "", "", 1, 2), 0.3),
+            lambda: driver.read(name, 0.3),
+            lambda: driver.list("", 0.3),
+            lambda: driver.forget(name, 0.3),
+            lambda: driver.now(0.3),
+            lambda: driver.facts(0.3),
+        ):
+            # a sentinel that knows nothing of the service is none
+            knows_nothing = topology == "+sentinel/service" and said in (b"$-1\r\n", b"*0\r\n")
+            with pytest.raises(ConfigurationError if knows_nothing else Unavailable):
+                ask()
         server.shutdown(socket.SHUT_RDWR)
 
 

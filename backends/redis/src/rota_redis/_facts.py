@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ._wire import PREFIX, code_of, command, translated
+from ._wire import PREFIX, code_of, command, translated, understood
+from ._wire import time as told
 
 Facts = dict[str, str | int | float | bool | None]
 
@@ -39,6 +40,7 @@ QUESTION, QUESTIONS = b"".join(_COMMANDS), len(_COMMANDS)
 _WHOLE = {"connected_slaves": "replicas", "maxmemory": "maxmemory", "used_memory": "used_memory", "evicted_keys": "evicted_keys"}
 
 
+@understood
 def read(replies: Sequence[Any]) -> Facts:
     """Return the facts of one server."""
     clock, info, scan, *rest = replies
@@ -69,7 +71,7 @@ def read(replies: Sequence[Any]) -> Facts:
         "forbidden": ", ".join(forbidden) or None,
         "forbidden_further": ", ".join(further) or None,
         "user": rest[-1].decode() if isinstance(rest[-1], bytes) else None,
-        "clock_difference": None if denied["time"] else round(int(clock[0]) + int(clock[1]) / 1e6 - local, 3),
+        "clock_difference": None if denied["time"] else round(told(clock)[0] / 1e6 - local, 3),
     }
     facts.update({ours: int(said[theirs]) for theirs, ours in _WHOLE.items() if said.get(theirs, "").isdigit()})
     return facts

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from redis.crc import key_slot
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
@@ -11,7 +12,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from ._link import Link, monotonic
 from ._resp import Reply
 from ._url import Address, Settings
-from ._wire import code_of, command, translated
+from ._wire import code_of, command, translated, understood
 
 #: How often a cluster may point elsewhere within one call.
 REDIRECTIONS = 5
@@ -110,7 +111,7 @@ class Sentinel(Route):
             if found is None:
                 raise ConfigurationError(f"no sentinel knows the service {self._service!r}")
             self._addresses.sort(key=lambda other: other != answered)  # the next time first the one that answered
-            self._primary = found[0].decode(), int(found[1])
+            self._primary = _named(found)
         return self._primary
 
 
@@ -176,13 +177,27 @@ class Cluster(Route):
 
     async def _learn(self, deadline: float) -> None:
         reply, asked = await self._ask(list(dict.fromkeys([*self._nodes, *self._addresses])), _SLOTS, deadline, sentinel=False)
-        owners: dict[int, Address] = {}
-        nodes: dict[Address, None] = {asked: None}
-        for first, last, *serving in reply:
-            addresses = [_node(entry, asked) for entry in serving]
-            nodes.update(dict.fromkeys(addresses))
-            owners.update(dict.fromkeys(range(first, last + 1), addresses[0]))
-        self._owners, self._nodes, self._stale = owners, list(nodes), False
+        self._owners, self._nodes = _shared_out(reply, asked)
+        self._stale = False
+
+
+@understood
+def _named(reply: Sequence[bytes]) -> Address:
+    """Return the primary that a sentinel names."""
+    host, port = reply
+    return host.decode(), int(port)
+
+
+@understood
+def _shared_out(reply: Sequence[Sequence[Any]], asked: Address) -> tuple[dict[int, Address], list[Address]]:
+    """Return who has which slot, and all nodes."""
+    owners: dict[int, Address] = {}
+    nodes: dict[Address, None] = {asked: None}
+    for first, last, *serving in reply:
+        addresses = [_node(entry, asked) for entry in serving]
+        nodes.update(dict.fromkeys(addresses))
+        owners.update(dict.fromkeys(range(first, last + 1), addresses[0]))
+    return owners, list(nodes)
 
 
 def _node(entry: Sequence[bytes | int | None], asked: Address) -> Address:

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from redis.crc import key_slot
-from rota.backend import Answer, Claim, Override, Record, Renewal, Settled, Settlement, WriteBack
+from rota.backend import Answer, Claim, Now, Override, Record, Renewal, Settled, Settlement, WriteBack
 from rota.errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Put before the full name: the key that holds its record. One key for a name, so one hash slot, whatever braces the name has; names with
 #: one hash tag (``{tag}``) share a slot, and are renewed by one call on a cluster.
@@ -167,10 +171,28 @@ def write_back_argument(w: WriteBack) -> bytes:
 # -- answers
 
 
+def understood(read: Callable[P, T]) -> Callable[P, T]:
+    """Make what is an answer of Redis, and none to what was asked, an outage (F2): a proxy speaks, or another kind of server."""
+
+    @wraps(read)
+    def read_or_unknown(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*arguments, **named)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise OutcomeUnknown(f"redis answered something else than was asked: {error}") from error
+
+    return read_or_unknown
+
+
 def record(name: str, raw: bytes, history: bytes | None = None) -> Record | None:
     """Return the record that a value holds, with another history if one is given; None for an empty value."""
-    if not raw:
-        return None
+    try:
+        return _record(name, raw, history) if raw else None
+    except ValueError as error:
+        raise ConfigurationError(f"the key of {name!r} holds something that this rota did not write: {error}") from error
+
+
+def _record(name: str, raw: bytes, history: bytes | None) -> Record:
     (
         _,
         kind,
@@ -220,6 +242,7 @@ def record(name: str, raw: bytes, history: bytes | None = None) -> Record | None
     )
 
 
+@understood
 def answer(name: str, reply: list[bytes]) -> Answer:
     """Return what became of a claim."""
     verdict, _, time = reply[0].partition(b"\n")
@@ -229,6 +252,7 @@ def answer(name: str, reply: list[bytes]) -> Answer:
     return Answer(verdict.decode(), found, (now, now), before)
 
 
+@understood
 def settled(name: str, reply: list[bytes], history: bytes | None = None) -> Settled:
     """Return what became of a settlement or an operator's change, whose history is left out of the answer where we gave it."""
     applied, result, expired, time, whole = reply[0].split(b"\n")
@@ -236,6 +260,43 @@ def settled(name: str, reply: list[bytes], history: bytes | None = None) -> Sett
     return Settled(
         applied == b"1", record(name, reply[1], None if whole == b"1" else history), (now, now), result.decode(), expired == b"1"
     )
+
+
+@understood
+def renewed(count: int, reply: bytes) -> tuple[int, list[bool]]:
+    """Return the time, and for each of so many renewals whether it is held."""
+    time, _, answers = reply.partition(b"\n")
+    if len(answers) != count:
+        raise ValueError(f"{len(answers)} renewals were answered, not {count}")
+    return int(time), [each == 49 for each in answers]  # "1"
+
+
+@understood
+def read(name: str, reply: list[bytes]) -> tuple[Record | None, Now]:
+    """Return the record, and the time."""
+    now = int(reply[0])
+    return record(name, reply[1]), (now, now)
+
+
+@understood
+def forgotten(reply: bytes) -> bool:
+    """Return whether there was a record."""
+    return {b"1": True, b"0": False}[reply]
+
+
+@understood
+def time(reply: list[bytes]) -> Now:
+    """Return what TIME says."""
+    seconds, microseconds = b" ".join(reply).split(b" ")  # of two texts, and not of one, whose bytes are two numbers
+    now = int(seconds) * 1_000_000 + int(microseconds)
+    return now, now
+
+
+@understood
+def scanned(reply: tuple[bytes, list[bytes]]) -> tuple[bytes, list[bytes]]:
+    """Return the next cursor, and names."""
+    cursor, keys = reply
+    return b"%d" % int(cursor), [key[len(PREFIX) :] for key in keys]
 
 
 # -- errors

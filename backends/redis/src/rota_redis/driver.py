@@ -151,10 +151,10 @@ class Verbs:
             return self.pack("renew", [keys[index] for index in group], [arguments[index] for index in group])
 
         def take(group: list[int], reply: bytes) -> None:
-            time, _, answers = reply.partition(b"\n")
-            times.append(int(time))
+            time, answers = _wire.renewed(len(group), reply)
+            times.append(time)
             for index, answer in zip(group, answers, strict=True):
-                held[index] = answer == 49  # "1"
+                held[index] = answer
 
         groups = self.route.slots(keys)
         one_by_one = list(groups)
@@ -191,8 +191,7 @@ class Verbs:
 
     async def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
         (reply,) = await self.call("read", name, b"", deadline=monotonic() + timeout)
-        now = int(reply[0])
-        return _wire.record(name, reply[1]), (now, now)
+        return _wire.read(name, reply)
 
     async def listing(self, prefix: str, timeout: float, after: str, limit: int) -> list[Record]:
         """SCAN every primary, and keep the first ``limit`` names: as long as the database is large, never more memory than the answer."""
@@ -218,8 +217,8 @@ class Verbs:
                 (reply,) = await self.link.exchange(address, scan, 1, deadline)
                 if isinstance(reply, Exception):
                     raise _wire.translated(reply) from reply
-                cursor, keys = reply
-                names.update(name for name in (key[len(_wire.PREFIX) :] for key in keys) if name > after and b"\n" not in name)
+                cursor, some = _wire.scanned(reply)
+                names.update(name for name in some if name > after and b"\n" not in name)
                 if len(names) > 2 * limit + SCAN:
                     names = set(heapq.nsmallest(limit, names))
                 if cursor == b"0":
@@ -238,19 +237,18 @@ class Verbs:
                     raise _wire.translated(reply) from reply
                 values[index] = reply
         # a key with another value under our prefix is not a record
-        ours = ((name, raw) for name, raw in zip(names, values, strict=True) if raw is not None and raw.startswith(_wire.FORMAT))
+        ours = ((name, raw) for name, raw in zip(names, values, strict=True) if isinstance(raw, bytes) and raw.startswith(_wire.FORMAT))
         return [record for name, raw in ours if (record := _wire.record(name.decode(), raw)) is not None]
 
     async def forget(self, name: str, timeout: float) -> bool:
-        return bool((await self.call("forget", name, b"", deadline=monotonic() + timeout))[0] == b"1")
+        return _wire.forgotten((await self.call("forget", name, b"", deadline=monotonic() + timeout))[0])
 
     async def now(self, timeout: float) -> Now | None:
         # any key's server will do
         (reply,) = await self.route.call(_wire.PREFIX, _wire.command("TIME"), 1, monotonic() + timeout)
         if isinstance(reply, Exception):
             raise _wire.translated(reply) from reply
-        time = int(reply[0]) * 1_000_000 + int(reply[1])
-        return time, time
+        return _wire.time(reply)
 
     # Whoever ends a grant wakes one waiter, who is in a BLPOP, its claim in the same packet right behind it. The server carries it out as
     # soon as BLPOP is over: no round trip, and nobody asks in vain.
