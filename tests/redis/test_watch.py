@@ -50,6 +50,28 @@ def test_a_waiter_is_woken_by_the_release(
         assert time.monotonic() - started < 20, "long before the end of the wait, when it asks once more"
 
 
+def test_a_name_that_looks_like_the_key_of_another_has_a_line_of_its_own(
+    conforming_cluster: Any, connect: Any, until: Any, only_woken: None, name: str
+) -> None:
+    """On a cluster the keys of those who wait for a name without a hash tag have a tag made of its key."""
+    url = conforming_cluster.url()
+    holder, got = connect(url), {}
+    alike = f"{{rota:{name}}}"
+    grants = {each: holder.try_lease(each, ttl="1m") for each in (name, alike)}
+    threads = []
+    for number, each in enumerate((alike, name)):
+        client = connect(url)
+        take = lambda each=each, client=client: got.update({each: client.try_lease(each, ttl="1m", wait="40s")})  # noqa: E731
+        threads.append(threading.Thread(target=take))
+        threads[-1].start()
+        until(lambda number=number: sum(map(in_line, conforming_cluster.primaries())) == number + 1)
+    for each in (name, alike):
+        grants[each].release()
+        until(lambda each=each: each in got, 20)
+    for thread in threads:
+        thread.join()
+
+
 @pytest.mark.parametrize("way", ["settle", "override", "forget"])
 def test_every_end_of_a_grant_wakes(driver_for: Any, redis_url: str, name: str, way: str) -> None:
     driver, other = driver_for(redis_url), driver_for(redis_url)

@@ -117,7 +117,8 @@ def keys_of_waiters(key: bytes, sharded: bool) -> list[bytes]:
     No name has a line break. Empty where there are none in that slot: for a name with a ``}`` and no hash tag, on a cluster.
     """
     if sharded and key_slot(key + b"\n") != (slot := key_slot(key)):
-        key = b"%b{%b}" % (PREFIX, key)  # no hash tag: the whole key becomes one
+        # no hash tag: the whole key becomes one. The break keeps it apart from that of the name {KEY}
+        key = b"%b{%b}\n" % (PREFIX, key)
         if key_slot(key) != slot:
             return []
     return [key + b"\nwaited", key + b"\nwake"]
