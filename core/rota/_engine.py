@@ -60,6 +60,8 @@ FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 LAST_WORDS = 0.5
 #: The longest that one watch runs, so that a waiter notices an expiry that nobody announces (seconds).
 LONGEST_WATCH = 5.0
+#: The same where the store claims at the end of the wait: a grant whose answer is lost on the way is found out no sooner.
+LONGEST_IN_LINE = 1.5
 
 
 class Engine(Generic[G]):
@@ -112,7 +114,7 @@ class Engine(Generic[G]):
             if left <= 0:
                 break
             if verdict.record is not None and verdict.now is not None and "claim_when_free" in self.driver.capabilities.verbs:
-                longest = min(self._longest(verdict, left, pause), LONGEST_WATCH)
+                longest = min(self._longest(verdict, left, pause), LONGEST_IN_LINE)
                 verdict = await self._claim(ask, (verdict.record.owner, longest, asked - verdict.now / SECOND))
                 if not isinstance(verdict, Refused) or verdict.verdict != BUSY:
                     break

@@ -128,7 +128,8 @@ def faces() -> Iterator[list[Face]]:
 @pytest.fixture
 def only_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters never look by themselves, so who gets what is released meanwhile was woken."""
-    monkeypatch.setattr(_engine, "LONGEST_WATCH", 3600.0)
+    for longest in ("LONGEST_WATCH", "LONGEST_IN_LINE"):
+        monkeypatch.setattr(_engine, longest, 3600.0)
 
 
 @pytest.fixture

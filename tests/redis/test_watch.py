@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -198,6 +200,71 @@ def test_a_waiter_that_hangs_costs_the_others_its_ttl_at_the_most(start: Any, co
     finally:
         hung.kill()
         hung.wait()
+
+
+class Relay:
+    """Passes a server's bytes on until it is told to be silent; whoever connects anew is heard."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._silent: set[int] = set()
+        self._count = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def fall_silent(self) -> None:
+        """Keep back what the server says from here on, on the connections that there are."""
+        self._silent.update(range(self._count))
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._server.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._port))
+                for ends in ((client, server, None), (server, client, self._count)):
+                    threading.Thread(target=self._pass, args=ends, daemon=True).start()
+                self._count += 1
+
+    def _pass(self, come: socket.socket, go: socket.socket, number: int | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := come.recv(65536):
+                if number not in self._silent:
+                    go.sendall(data)
+            go.shutdown(socket.SHUT_WR)
+
+
+def test_a_waiter_whose_connection_falls_silent_gives_back_what_it_was_granted(start: Any, connect: Any, until: Any, name: str) -> None:
+    """L8: long before its ttl; it looks now and then whether it still hears."""
+    server = start()
+    relay = Relay(server.port)
+    holder, other = connect(server.url()), connect(server.url())
+    grant = holder.try_lease(name, ttl="1m")
+    cut_off = connect(f"redis://127.0.0.1:{relay.port}", timeout="500ms")
+    refused: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            cut_off.try_lease(name, ttl="1m", wait="30s")
+        except Unavailable as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: in_line(server) == 1)
+    relay.fall_silent()
+    released = time.monotonic()
+    grant.release()
+    assert holder.driver.read(name, 1.5)[0].owner, "who stood in line has it"
+    assert until(lambda: other.try_lease(name))
+    assert time.monotonic() - released < _engine.LONGEST_IN_LINE + 0.5 + 1.5
+    thread.join(20)
+    assert refused
+    relay.close()
 
 
 def test_many_waiters_are_all_woken(start: Any, driver_for: Any, until: Any, name: str) -> None:
