@@ -93,6 +93,31 @@ def test_a_signal_while_waiting_in_line_never_starts_the_command_and_holds_nothi
     assert cli.shell("job", script=":").returncode == 0
 
 
+#: `rota run`, which gets a TERM as it clears up what it has begun.
+ENDED_TWICE = """
+import os, signal, sys
+from rota.cli import _child, main
+
+def close(child, close=_child.Child.close):
+    os.kill(os.getpid(), signal.SIGTERM)
+    close(child)
+
+_child.Child.close = close
+main()
+"""
+
+
+def test_a_signal_to_one_that_gives_up_anyway_is_too_late(cli):
+    words = ["run", "job", "--url", f"sqlite://{cli.file('nothing')}", "--", "true"]
+    cli.file("nothing").mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDED_TWICE, *words], env=cli.environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == _codes.USAGE
+    assert ended.stderr.startswith("rota: ")
+    assert ended.stderr.count("\n") == 1
+
+
 def caught(pid: int) -> set[int]:
     """The signals that a process has a handler for."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -58,11 +58,15 @@ def run(given: list[str]) -> int:
         child = Child(options.command)
     except OSError as error:
         return _no_room(options, error.strerror)
-    guard = None
+    guard = signals = None
     try:
-        guard = Guard(child.pid)
-        signals = Signals()
-        code, by = _Run(options, child, guard, signals).run()
+        try:
+            guard = Guard(child.pid)
+            signals = Signals()
+            code, by = _Run(options, child, guard, signals).run()
+        finally:
+            if signals is not None:
+                signals.calm()
     except Interrupted as interrupted:
         code, by = 128 + interrupted.number, "rota"
     except Unavailable as error:

@@ -60,6 +60,10 @@ class Signals:
         if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
             signal.signal(signal.SIGTSTP, self._catch)
 
+    def calm(self) -> None:
+        """From now on raise nothing: how it ends is decided, and a signal comes too late to change it."""
+        self._raising = False
+
     def ending(self) -> int:
         """Return a signal caught, and not taken, that asks for the end; 0 if there is none."""
         return next((number for number in self._caught if number in ENDING), 0)
