@@ -200,3 +200,14 @@ def test_one_clock_an_hour_ahead(skewed: EtcdEnsemble, name: str, connect: Conne
     facts = connect(skewed.url()).driver.facts(5.0)
     assert abs(float(facts["clock_spread_ms"] or 0) / 1000 - 3600) < 2
     fast.skew(0)
+
+
+def test_the_doctor_tells_of_versions_whose_former_leader_revokes_leases_that_are_renewed(ensemble: EtcdEnsemble, connect: Connect) -> None:
+    """L1: no client can help it. With one member there is no successor."""
+    driver = connect(ensemble.url()).driver
+    facts = driver.facts(5.0)
+    told = {"3.3.27": "warn", "3.4.23": "warn", "3.4.31": "ok", "3.5.0-rc.1": "warn", "3.5.12": "warn", "3.5.13": "ok", "3.6.0": "ok"}
+    found = {version: next(f for f in driver.examine({**facts, "version": version}, 5.0) if f.subject == "members") for version in told}
+    assert {version: each.level for version, each in found.items()} == told
+    (alone,) = (f for f in driver.examine({**facts, "version": "3.4.23", "endpoints": 1}, 5.0) if f.subject == "members")
+    assert alone.level == "ok"

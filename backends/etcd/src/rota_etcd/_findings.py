@@ -19,6 +19,8 @@ PROBE = 1.0
 APART, TOO_FAR = 500.0, 3000.0
 #: etcd's space quota unless it is set otherwise (quota-backend-bytes), and the share of it that is worth a word.
 QUOTA, NEARLY_FULL = 2 * 2**30, 0.8
+#: Versions of which a leader that stood still revokes leases that its successor has renewed: from, and before (etcd issue 15247).
+_REVOKES = ([3], [3, 4, 31]), ([3, 5], [3, 5, 13])
 
 
 def examine(settings: Settings, facts: Facts | RotaError, seconds: float) -> list[Finding]:
@@ -78,8 +80,24 @@ def _time(settings: Settings, facts: Facts) -> Iterator[Finding]:
 
 def _members(facts: Facts) -> Iterator[Finding]:
     named = facts["endpoints"]
-    shown = "one endpoint; while it is away, claims are refused" if named == 1 else f"{named} endpoints; one after the other is tried"
-    yield Finding(OK, "members", shown)
+    if named == 1:
+        yield Finding(OK, "members", "one endpoint; while it is away, claims are refused")
+        return
+    shown = f"{named} endpoints; one after the other is tried"
+    version = _version(facts)
+    if version and any(since <= version < mended for since, mended in _REVOKES):
+        why = (
+            "A leader that stood still for longer than a ttl (a frozen machine, a disk that hangs) revokes leases as it goes on that its"
+            " successor has renewed: a name then has two holders until the first one is told, and only tokens protect (etcd issue 15247)."
+        )
+        cure = "Run etcd 3.4.31, 3.5.13, 3.6 or newer."
+        yield Finding(WARN, "members", f"{shown}; they run etcd {facts['version']}", why, cure)
+    else:
+        yield Finding(OK, "members", shown)
+
+
+def _version(facts: Facts) -> list[int]:
+    return [int(part) for part in str(facts["version"]).partition("-")[0].split(".") if part.isdigit()]
 
 
 def _space(facts: Facts) -> Iterator[Finding]:
@@ -94,7 +112,7 @@ def _space(facts: Facts) -> Iterator[Finding]:
 
 def _durability(facts: Facts) -> Iterator[Finding]:
     shown = "what was handled outlives the loss of a minority of the members"
-    version = [int(part) for part in str(facts["version"]).split(".")[:2] if part.isdigit()]
+    version = _version(facts)
     if version and version < [3, 5]:
         shown += "; before etcd 3.5 a lease whose holder died is free later by as much as the leader's clock was set back"
     yield Finding(OK, "durability", shown)
