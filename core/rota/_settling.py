@@ -39,10 +39,11 @@ async def settle(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
     io, clock, left, pause = engine.io, engine.clock, ask.terms.timeout, 0.02
     now = clock()
     deadline = now + left
-    values = (grant.name, grant._owner, result, ask.retention, _history(engine, grant, result, now))
-    settlement = tuple.__new__(Settlement, values)  # as for a claim
+    values = (grant.name, grant._owner, result, ask.retention)
+    settlement = tuple.__new__(Settlement, (*values, None))  # as for a claim
     try:
         grant.outcome = result  # from here on a renewal that is refused is no loss
+        settlement = tuple.__new__(Settlement, (*values, _history(engine, grant, result, now)))
         while True:
             try:
                 settled = io.settle(settlement, left)

@@ -178,6 +178,7 @@ class Guard:
             self._entered.push(id(_getframe(1)), get_ident(), verdict)
             return verdict.__enter__()
         except BaseException:  # interrupted: the block will not be left, so nobody else would
+            self._engine.watchdog.remove(verdict)
             self._entered.drop(verdict)
             raise
 
@@ -232,8 +233,12 @@ class AsyncGuard:
             verdict.raise_()
         import asyncio
 
-        self._entered.push(id(_getframe(1)), asyncio.current_task(), verdict)
-        return await verdict.__aenter__()
+        try:
+            self._entered.push(id(_getframe(1)), asyncio.current_task(), verdict)
+            return await verdict.__aenter__()
+        except BaseException:
+            self._entered.drop(verdict)
+            raise
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         import asyncio

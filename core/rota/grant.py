@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ._io import step
 from .backend import FAILED, HANDLED, LEASE, RELEASED, UNUSED, Record
-from .errors import LeaseLost
+from .errors import LeaseLost, RotaError
 from .schedule import Missed, Slot
 
 TYPE_CHECKING = False
@@ -254,7 +254,11 @@ class AsyncGrant(BaseGrant):
 
             self._task = asyncio.current_task()
             loop = asyncio.get_running_loop()
-            self._engine.listen(self, lambda: loop.call_soon_threadsafe(self._cancel))
+            try:
+                self._engine.listen(self, lambda: loop.call_soon_threadsafe(self._cancel))
+            except RotaError:  # for want of a thread nobody would end the body when the lease is lost: it does not begin
+                await self.unused()
+                raise
         return self
 
     def _cancel(self) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import pickle
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 import rota
-from rota import Every
+from rota import Every, history
+from rota import client as _client
 
 WORKER = Path(__file__).with_name("_worker_interrupts.py")
 
@@ -45,6 +47,25 @@ def test_a_grant_that_nobody_has_any_more_is_not_renewed(live: Any, caplog: pyte
     assert f"{live.name}: its grant was dropped" in caplog.text
 
 
+@pytest.mark.parametrize(("place", "call"), [(_client._Entered, "push"), (history, "add")])
+def test_ctrl_c_as_a_block_with_on_lost_begins_or_ends_leaves_nothing_renewed(
+    name: str, monkeypatch: pytest.MonkeyPatch, place: Any, call: str
+) -> None:
+    """L8: the function that waits for the loss would keep the grant alive that nobody else has."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with rota.connect("memory://") as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(place, call, interrupted)
+            with pytest.raises(KeyboardInterrupt), client.lease(name, on_lost=lambda grant: None):
+                pass
+        gc.collect()
+        assert client.flush(5)
+        assert client._engine.heartbeat.held() == []
+
+
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process may not start any."""
@@ -66,6 +87,31 @@ def test_a_lease_that_no_thread_can_renew_is_given_back(name: str, no_threads: N
     records = client.driver.store.records
     assert {record.owner for record in records.values()} == {""}
     assert records[name + "-window"].mark is None
+
+
+def test_a_body_that_no_thread_could_end_does_not_begin(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L6, W3b: as on the blocking face; and the guard, which may live on, does not keep it."""
+    start = threading.Thread.start
+    with monkeypatch.context() as patch:
+
+        def none_to_watch(thread: threading.Thread) -> None:
+            if thread.name == "rota-watchdog":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        patch.setattr(threading.Thread, "start", none_to_watch)
+
+        async def main() -> None:
+            async with rota.connect_async("memory://") as client:
+                guard = client.window(name, Every("1h"), at_most_once=True)
+                with pytest.raises(rota.RotaError, match="can't be started"):
+                    async with guard:
+                        raise AssertionError("it began")
+                assert client._engine.heartbeat.held() == []
+                record = client.driver.store.records[name]
+                assert (record.owner, record.mark) == ("", None)
+
+        asyncio.run(main())
 
 
 def test_a_grant_is_not_copied(name: str) -> None:
