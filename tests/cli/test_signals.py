@@ -93,8 +93,8 @@ def test_a_signal_while_waiting_in_line_never_starts_the_command_and_holds_nothi
     assert cli.shell("job", script=":").returncode == 0
 
 
-#: `rota run`, which gets a TERM as it clears up what it has begun.
-ENDED_TWICE = """
+#: `rota run` that gets a TERM as it clears up what it has begun; and one in which Python makes another error of it.
+AS_IT_ENDS = """
 import os, signal, sys
 from rota.cli import _child, main
 
@@ -105,17 +105,30 @@ def close(child, close=_child.Child.close):
 _child.Child.close = close
 main()
 """
+AS_ANOTHER_ERROR = """
+import os, signal, sys
+import rota.client
+from rota.cli import main
+
+def connect(*_, **__):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException:
+        raise rota.ConfigurationError("a module can't be imported")
+
+rota.client.connect = connect
+main()
+"""
 
 
-def test_a_signal_to_one_that_gives_up_anyway_is_too_late(cli):
-    words = ["run", "job", "--url", f"sqlite://{cli.file('nothing')}", "--", "true"]
-    cli.file("nothing").mkdir()
+@pytest.mark.parametrize(("script", "code", "lines"), [(AS_IT_ENDS, _codes.USAGE, 1), (AS_ANOTHER_ERROR, 143, 0)])
+def test_a_term_to_one_that_fails_before_the_command_runs(cli, script, code, lines):
+    cli.file("folder").mkdir()
+    words = ["run", "job", "--url", f"sqlite://{cli.file('folder')}", "--", "true"]
     ended = subprocess.run(
-        [sys.executable, "-c", ENDED_TWICE, *words], env=cli.environment, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", script, *words], env=cli.environment, capture_output=True, text=True, timeout=30, check=False
     )
-    assert ended.returncode == _codes.USAGE
-    assert ended.stderr.startswith("rota: ")
-    assert ended.stderr.count("\n") == 1
+    assert (ended.returncode, ended.stderr.count("\n")) == (code, lines), ended.stderr
 
 
 def caught(pid: int) -> set[int]:

@@ -66,7 +66,7 @@ def run(given: list[str]) -> int:
             code, by = _Run(options, child, guard, signals).run()
         finally:
             if signals is not None:
-                signals.calm()
+                signals.hold()
     except Interrupted as interrupted:
         code, by = 128 + interrupted.number, "rota"
     except Unavailable as error:

@@ -29,6 +29,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._raising = True
+        self._holds = False
         self._caught: list[int] = []
         self._woken, wake = os.pipe()
         os.set_blocking(self._woken, False)
@@ -47,22 +48,21 @@ class Signals:
                 raise Interrupted(number)
 
     def hold(self) -> None:
-        """From now on raise nothing: `take` and `ending` tell of signals.
+        """From now on raise nothing: `take` and `ending` tell of signals. May be called twice.
 
         Raises:
-            Interrupted: One came that ends what is not running yet.
+            Interrupted: One came that ends what is not running yet. Where it was raised it may have become another error, or none: Python
+                does that to an import, and to the start of a thread, that are interrupted.
         """
-        self._raising = False
+        if self._holds:
+            return
+        self._holds, self._raising = True, False
         ending = self.ending()
         if ending:
             raise Interrupted(ending)
         self._caught = [number for number in self._caught if number not in (signal.SIGUSR1, signal.SIGUSR2)]
         if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
             signal.signal(signal.SIGTSTP, self._catch)
-
-    def calm(self) -> None:
-        """From now on raise nothing: how it ends is decided, and a signal comes too late to change it."""
-        self._raising = False
 
     def ending(self) -> int:
         """Return a signal caught, and not taken, that asks for the end; 0 if there is none."""
