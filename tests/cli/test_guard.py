@@ -276,3 +276,11 @@ def unread(pipe: int) -> int:
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
+
+
+def test_a_host_that_has_not_even_dev_null(cli):
+    code = "import os; os.devnull = '/nowhere'; from rota.cli import main; main()"
+    words = [os.sys.executable, "-c", code, "run", "job", "--", "true"]
+    ended = subprocess.run(words, env=cli.environment, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == _codes.HOST
+    assert ended.stderr == "rota: job: not run: this host has no room for it: No such file or directory\n"

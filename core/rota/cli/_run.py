@@ -52,8 +52,8 @@ def run(given: list[str]) -> int:
     if "--json" in given[: given.index("--") if "--" in given else None] or os.environ.get("ROTA_JSON", "").lower() in YES:
         speak_json()
     options = RunOptions(given)
-    fill_standard_files()
     try:
+        fill_standard_files()
         _check_files()
         child = Child(options.command)
     except OSError as error:
