@@ -45,7 +45,7 @@ OPTIONS = (
     Option("wait_early", "DUR", "p", "wait so long for a planned slot that has not begun [5m]"),
     Option("early", "DUR", "osp", "a start so shortly before a slot is meant for it [5s]"),
     Option("max_late", "DUR", "sp", "refuse later than this after the slot's start [while the slot is open]"),
-    Option("catch_up", None, "s", "if the slot before this one was missed, run that one; the next start runs the current one"),
+    Option("catch_up", None, "s", "if the slot before this one was missed, run that one; one more start in this slot runs this one"),
     Option("at_most_once", None, "osp", "never run a slot again, even after a failure or crash, as long as the store can be asked"),
     Option("overlap", None, "sp", "with --at-most-once: don't keep the next slot waiting while this one runs"),
     Option("attempts", "N", "osp", "close the slot after N failures [no limit]"),
