@@ -39,10 +39,32 @@ from .backend import (
     WriteBack,
 )
 from .duration import DAY
+from .errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .backend import Now
+
+
+#: What rota writes into each field of a record.
+_TYPES = tuple((int, type(None)) if value is None else (type(value),) for value in Record(""))
+#: The types of whole records that were found to be right: as many as there are ways to leave fields out.
+_right: set[tuple[type, ...]] = set()
+
+
+def checked(record: Record) -> Record:
+    """Return a record that was read, if each field holds what rota writes; for stores that keep anything.
+
+    Raises:
+        ConfigurationError: Somebody else has written it.
+    """
+    types = tuple(map(type, record))
+    if types not in _right:
+        for field, found, written in zip(Record._fields, types, _TYPES, strict=True):
+            if found not in written:
+                raise ConfigurationError(f"the record of {record.name!r} is none that rota wrote: its {field} is a {found.__name__}")
+        _right.add(types)
+    return record
 
 
 def is_live(record: Record | None, now: int) -> bool:

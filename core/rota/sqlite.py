@@ -360,7 +360,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _record(row: tuple[object, ...]) -> Record:
     record = Record._make(row)
-    return record._replace(last_expired=bool(record.last_expired))
+    return rules.checked(record._replace(last_expired=bool(record.last_expired)))  # a column holds values of any type
 
 
 def _left(deadline: float) -> float:

@@ -266,6 +266,16 @@ def test_a_record_deleted_by_hand_makes_no_two_holders(etcd: Etcd, name: str, co
 # -- lengths
 
 
+def test_a_record_that_somebody_else_has_written_is_told_as_such(etcd: Etcd, name: str, connect: Connect) -> None:
+    """Also where it looks like ours: no fault of rota's."""
+    client = connect(etcd.url(prefix=name))
+    for value in (b"theirs", b'{"format": 1, "token": "many"}', b'{"format": 1, "label": true}', b'{"format": 1, "mark": [1]}'):
+        etcd.do("kv/put", key=f"{name}/records/{name}".encode(), value=value)
+        for ask in (lambda: client.try_lease(name), lambda: client.driver.list("", 5.0), lambda: client.driver.forget(name, 5.0)):
+            with pytest.raises(ConfigurationError, match=f"{name}.* (holds no record|is none that rota wrote)"):
+                ask()
+
+
 def test_a_ttl_under_the_servers_floor_is_raised_and_reported(name: str, driver_for: Drivers, connect: Connect, lease: Claims) -> None:
     """With etcd's defaults the shortest lease is 2 s. Less is refused; told to ask for 1 s, rota says what was granted and counts by it."""
     with Etcd(heartbeat_interval="100", election_timeout="1000") as server:

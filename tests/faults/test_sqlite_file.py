@@ -132,3 +132,15 @@ def test_a_second_connection_costs_the_first_none_of_its_locks(tmp_path):
             assert (tmp_path / "rota.db-wal").exists()
             assert not second.try_lease("third")
             assert not second.try_lease("kept")
+
+
+@pytest.mark.parametrize(("column", "value"), [("token", "many"), ("expires_at", None), ("label", b"x"), ("mark", 1.5), ("history", "text")])
+def test_a_record_that_somebody_else_has_written_is_told_as_such(tmp_path, column, value):
+    """A column of SQLite holds values of any type: no fault of ours."""
+    with rota.connect(f"sqlite://{tmp_path}/rota.db") as client:
+        client.try_lease("job").release()
+        with sqlite3.connect(tmp_path / "rota.db") as connection:
+            connection.execute(f"UPDATE rota_record SET {column} = ?", (value,))
+        for ask in (lambda: client.try_lease("job"), lambda: client.driver.list("", 1.5), lambda: client.driver.forget("job", 1.5)):
+            with pytest.raises(rota.ConfigurationError, match=f"'job' is none that rota wrote: its {column} is a"):
+                ask()

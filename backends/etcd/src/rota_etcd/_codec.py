@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from rota import rules
 from rota.backend import Now, Record
 from rota.duration import SECOND
 from rota.errors import ConfigurationError
@@ -105,6 +106,6 @@ def decode(name: str, value: bytes) -> tuple[Record, int, bool]:
         seconds, fenced = values.pop("lease_seconds", 0), values.pop("fenced", False)
         if values["format"] != _FORMAT:
             raise ConfigurationError(f"the record of {name!r} has format {values['format']}, this rota knows {_FORMAT}")
-        return Record(name, **values, history=history), seconds, fenced
+        return rules.checked(Record(name, **values, history=history)), seconds, fenced
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"the key of {name!r} holds no record of rota's: {error}") from error

@@ -98,7 +98,7 @@ def unpack(name: str, data: bytes, mtime: int) -> Record | None:
         _, changed = rule(record, _bytes(make._make(request)), mtime * 1000)
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(f"the node of {name!r} holds no record that this rota can read: {error}") from error
-    return record if changed is None else changed
+    return record if changed is None else rules.checked(changed)
 
 
 def _text(value: object) -> str:
