@@ -26,6 +26,7 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
 # The conformance suite's own, for tests/conformance, and the real servers: pytest takes plug-ins from the top-level conftest only.
 pytest_plugins = [
     "rota.testing.plugin",
+    "stalls",
     "servers.fixtures",
     "servers.redis_fixtures",
     "servers.zookeeper_fixtures",
