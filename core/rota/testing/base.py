@@ -36,6 +36,7 @@ from rota.backend import (
 )
 from rota.duration import DAY, HOUR, MINUTE, SECOND
 from rota.errors import ConfigurationError, NotSupported, Unavailable
+from rota.schedule import Every
 from rota.url import Url
 
 from .clock import Clock
@@ -247,6 +248,10 @@ class Clauses:
         """Return a slot of an hour; number 0 began ten minutes before the test."""
         start = face.began - face.began % SECOND + number * HOUR - 10 * MINUTE
         return start, start + HOUR
+
+    def hourly(self, face: Face) -> Every:
+        """Return the schedule of these slots, so that none ends while a test runs."""
+        return Every("1h", anchor=in_seconds(self.slot(face, 0)[0]))
 
     def window(self, face: Face, name: str, number: int = 0, **changes: Any) -> Claim:
         """Return a claim for a slot (see `slot`), neither early nor late, by a fresh owner."""

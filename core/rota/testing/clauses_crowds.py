@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from rota.errors import Unavailable
 
 from .base import LONG, RETENTION, Clauses, new_owner, not_run
 from .faces import PATIENCE, Face
+from .stopwatch import Stopwatch
 
 #: How much longer than its timeout a call may take on a loaded machine, seconds.
 LATE_BY = 1.0
@@ -153,7 +154,7 @@ class Crowds(Clauses):
             "settle": face.settle(_release(claim.name, new_owner()), limit),
             "try_lease": client.try_lease(self.fresh()),
         }
-        came = await asyncio.gather(*(asyncio.wait_for(verb, limit + LATE_BY) for verb in verbs.values()), return_exceptions=True)
+        came = await asyncio.gather(*(_awaited(verb, limit) for verb in verbs.values()), return_exceptions=True)
         return {verb: one if isinstance(one, BaseException) else None for verb, one in zip(verbs, came, strict=True)}
 
     async def _answers(self, face: Face, name: str) -> bool:
@@ -314,6 +315,18 @@ def _all_at_once(functions: list[Callable[[], None]]) -> None:
         thread.join()
 
 
+async def _awaited(verb: Awaitable[Any], limit: float) -> None:
+    """Await a verb, or raise an error that says so if it is not over in time."""
+    task = asyncio.ensure_future(verb)
+    with Stopwatch() as watch:
+        while not task.done():
+            if watch.seconds > limit + LATE_BY:
+                task.cancel()
+                raise TimeoutError(f"it had not returned {LATE_BY:g}s after its timeout of {limit:g}s")
+            await asyncio.wait([task], timeout=0.02)
+    task.result()
+
+
 def _bounded(call: Callable[[], Any], limit: float) -> BaseException | None:
     """Return what a call raised, None if it answered, or an error that says so if it is not over in time; its thread is left aside."""
     came: list[BaseException | None] = []
@@ -327,6 +340,8 @@ def _bounded(call: Callable[[], Any], limit: float) -> BaseException | None:
             came.append(None)
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(limit + LATE_BY)
+    with Stopwatch() as watch:
+        thread.start()
+        while thread.is_alive() and watch.seconds < limit + LATE_BY:
+            thread.join(0.02)
     return came[0] if came else TimeoutError(f"it had not returned {LATE_BY:g}s after its timeout of {limit:g}s")

@@ -21,6 +21,7 @@ from rota.errors import ConfigurationError, LeaseLost, OutcomeUnknown
 from .base import LONG, RETENTION, Clauses, not_run
 from .faces import Face, done
 from .faulty import HUNG, REPLY_LOST, REQUEST_LOST, Fault
+from .stopwatch import Stopwatch
 
 #: How late a loaded machine may be, in seconds, where a bound is stated.
 LOADED = 1.0
@@ -34,14 +35,16 @@ class Holding(Clauses):
     async def test_L5_the_deadline_counts_from_before_the_request(self, face: Face) -> None:
         client = face.connect()
         client.driver.once("claim", Fault(linger=0.2))
+        began = time.monotonic()
         grant = await done(client.try_lease(self.fresh(), ttl=60, margin=10))
         assert grant
-        assert 49 < grant.remaining() <= 60 - 10 - 0.19
+        remaining = grant.remaining()
+        assert 60 - 10 - (time.monotonic() - began) - 0.5 < remaining <= 60 - 10 - 0.19
         await done(grant.release())
 
     async def test_L5_so_it_does_after_a_renewal(self, face: Face) -> None:
         client = face.connect()
-        ttl = max(6.0, face.capabilities.min_ttl / SECOND)  # a busy machine is not to lose it
+        ttl = max(30.0, face.capabilities.min_ttl / SECOND)  # a busy machine is not to lose it
         grant = await done(client.try_lease(self.fresh(), ttl=ttl, margin=ttl / 4, heartbeat=0.15))
         client.driver.away(Fault(linger=0.1), "renew")
         before = client.driver.count("renew")
@@ -57,10 +60,12 @@ class Holding(Clauses):
         client = face.connect()
         ttl = max(0.9, face.capabilities.min_ttl / SECOND)
         grant = await done(client.try_lease(self.fresh(), ttl=ttl, margin=ttl / 3, heartbeat=ttl / 6, on_lost=told.append))
-        client.driver.away(HUNG, "renew")
-        await face.until(lambda: grant.lost, 60)
-        record = await self.known(face, grant.name)
-        assert record.expires_at > await face.now(), "the store had let the lease go before its holder knew"
+        with Stopwatch() as watch:  # a machine that stands still when the holder has been told is no fault of the store's
+            client.driver.away(HUNG, "renew")
+            await face.until(lambda: grant.lost, 60)
+            record = await self.known(face, grant.name)
+            now = await face.now() - round(watch.late * SECOND)
+        assert record.expires_at > now, "the store had let the lease go before its holder knew"
         calls = len(client.driver.calls)
         with pytest.raises(LeaseLost):
             grant.check()
@@ -244,8 +249,9 @@ class Holding(Clauses):
     async def test_L11_many_leases_are_renewed_in_batches_by_a_bounded_number_of_threads(self, face: Face) -> None:
         many = 40
         client = face.connect()
-        ttl = 30.0 if self.clock is not None else max(1.5, face.capabilities.min_ttl / SECOND)
-        grants = [await done(client.try_lease(self.fresh(), ttl=ttl)) for _ in range(many)]
+        ttl = max(30.0, face.capabilities.min_ttl / SECOND)
+        heartbeat = {} if self.clock is not None else {"heartbeat": ttl / 60}  # in real time: soon, and none is lost on a busy machine
+        grants = [await done(client.try_lease(self.fresh(), ttl=ttl, **heartbeat)) for _ in range(many)]
         assert all(grants)
         bounded = [thread for thread in face.threads() if not thread.name.startswith("rota-io")]
         assert len(bounded) <= 3, bounded

@@ -24,7 +24,6 @@ from rota.backend import (
 )
 from rota.duration import HOUR, SECOND
 from rota.errors import LeaseLost
-from rota.schedule import Every
 
 from .base import RETENTION, Clauses, in_seconds
 from .faces import Face, done
@@ -279,7 +278,7 @@ class Lives(Clauses):
         assert (await self.end(face, claim, HANDLED)).applied
 
     async def test_W3d_a_slot_that_failed_and_ended_is_missed(self, face: Face) -> None:
-        client, name, schedule = face.connect(), self.fresh(), Every("1h")
+        client, name, schedule = face.connect(), self.fresh(), self.hourly(face)
         base = schedule.slot(face.began).start
         grant = await done(client.try_window(name, schedule, planned=in_seconds(base - 3 * HOUR), max_late="9h"))
         assert grant.missed.count == 0
@@ -302,7 +301,7 @@ class Lives(Clauses):
     # -- W4
 
     async def test_W4_busy_tells_the_holder_since_when_and_for_which_slot(self, face: Face) -> None:
-        client, name, schedule = face.connect(), self.fresh(), Every("1h")
+        client, name, schedule = face.connect(), self.fresh(), self.hourly(face)
         slot = schedule.slot(face.began)
         holder = self.window(
             face, name, label="site holder:7", schedule=schedule.canonical, slot_start=slot.start - HOUR, slot_end=slot.start

@@ -21,7 +21,6 @@ from rota.backend import (
     WON,
 )
 from rota.duration import HOUR, MINUTE, SECOND
-from rota.schedule import Every
 
 from .base import Clauses, in_seconds
 from .faces import Face, done
@@ -52,7 +51,7 @@ class Slots(Clauses):
 
     async def test_W1_an_instant_on_a_boundary_belongs_to_the_new_slot(self, face: Face) -> None:
         clock = self.need_clock()
-        client, name, schedule = face.connect(), self.fresh(), Every("1h")
+        client, name, schedule = face.connect(), self.fresh(), self.hourly(face)
         start = schedule.slot(clock.store() + HOUR).start
         for at, slot in ((start - 1, start - HOUR), (start, start), (start + HOUR - 1, start), (start + HOUR, start + HOUR)):
             with clock.stopped():
@@ -117,7 +116,7 @@ class Slots(Clauses):
 
     async def test_W2_handled_says_how(self, face: Face) -> None:
         client, name = face.connect(), self.fresh()
-        schedule, hour = Every("1h"), HOUR
+        schedule, hour = self.hourly(face), HOUR
         base = schedule.slot(face.began).start
         grant = await done(client.try_window(name, schedule, planned=in_seconds(base - 2 * hour), max_late="5h"))
         await done(grant.handled())

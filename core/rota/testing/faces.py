@@ -33,6 +33,7 @@ from rota.url import Url
 
 from .clock import LocalClock
 from .faulty import FaultyDriver, FaultyTwin
+from .stopwatch import Stopwatch
 from .watched import Overdue, Watch, WatchedDriver, WatchedTwin, in_time
 
 if TYPE_CHECKING:
@@ -258,15 +259,15 @@ class Face:
 
     async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE, *, what: str = "") -> Any:
         """Wait until the condition holds, and return its value; fail when it never does. It may be a coroutine function."""
-        deadline = time.monotonic() + seconds
-        while True:
-            value = condition()
-            if isinstance(value, Awaitable):
-                value = await value
-            if value:
-                return value
-            assert time.monotonic() < deadline, f"not within {seconds:g}s: {what or inspect.getsource(condition).strip()}"
-            await self.sleep(0.005)
+        with Stopwatch() as watch:
+            while True:
+                value = condition()
+                if isinstance(value, Awaitable):
+                    value = await value
+                if value:
+                    return value
+                assert watch.seconds < seconds, f"not within {seconds:g}s: {what or inspect.getsource(condition).strip()}"
+                await self.sleep(0.005)
 
 
 def _driver_of(suite: Clauses) -> Driver:
