@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import importlib.util
 import inspect
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import rota
@@ -178,68 +179,59 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # -- two sites, whose supervisors are at work beside the other tests (test_sites.py)
 
-
-#: libfaketime 0.9.10 breaks the system call under time.sleep, which sleeps until an instant of a clock that it should leave alone.
-SLEEP = """
-import select, time
-time.sleep = lambda seconds: select.select([], [], [], seconds) and None
-"""
+_spec = importlib.util.spec_from_file_location("rota_test_sites", Path(__file__).with_name("_sites.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_sites = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_sites)
 
 
 class Sites:
-    """Supervisors, and all that they start, on wrong clocks, by libfaketime.
+    """Supervisors, and all that they start, on wrong clocks, by libfaketime: see `_sites`.
 
     Attributes:
-        url: The store, on a server whose clock is right.
         skews: By how many seconds the clock of each site is ahead of the store's, for each name that they run.
-        planned: The planned instants, in epoch seconds.
         folder: Where they work.
-        supervisors: Their processes.
     """
 
-    slots, period = 30, 4
-    skews: ClassVar = {"skewed": {"ahead": 1.5, "behind": -1.5}, "late": {"ahead": 1.5, "behind": -10.0}}
+    skews, slots, period = _sites.SKEWS, _sites.SLOTS, _sites.PERIOD
 
-    def __init__(self, folder: Path, library: str, url: str) -> None:
+    def __init__(self, folder: Path, library: str, tests: int) -> None:
         self.folder = folder
-        self.url = url
-        customized = folder / "customized"
-        customized.mkdir()
-        (customized / "sitecustomize.py").write_text(SLEEP)
-        path = os.pathsep.join(filter(None, [str(customized), os.environ.get("PYTHONPATH", "")]))
-        self._faked = {"LD_PRELOAD": library, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": path}
-        first = (int(time.time()) // self.period + 2) * self.period
-        self.planned = [first + number * self.period for number in range(self.slots)]
-        self.supervisors = [self._start(name, site, skew) for name, skews in self.skews.items() for site, skew in skews.items()]
+        self._library = library
+        with contextlib.suppress(FileExistsError):  # another process of this test run was first
+            folder.mkdir()
+            with (folder / "log").open("w") as log:
+                words = [str(Path(__file__).with_name("_sites.py")), str(folder), library, str(tests)]
+                self._process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def _start(self, name: str, site: str, skew: float) -> subprocess.Popen[bytes]:
-        words = (site, name, self.slots, self.period, self.planned[0], self.url, self.folder)
-        command = [sys.executable, str(Path(__file__).with_name("_supervisor.py")), *map(str, words)]
-        return subprocess.Popen(command, env={**os.environ, **self.environment(skew)})
+    def told(self, what: str, seconds: float) -> Any:
+        """What they have written, once they have."""
+
+        def found() -> bool:
+            return (self.folder / what).exists()
+
+        try:
+            until(found, seconds)
+        except AssertionError:
+            raise AssertionError(f"no {what} within {seconds:g}s:\n{(self.folder / 'log').read_text()}") from None
+        return json.loads((self.folder / what).read_text())
 
     def environment(self, skew: float) -> dict[str, str]:
         """Variables that give a process, and all that it starts, a clock that is ahead by so much."""
-        return {**self._faked, "FAKETIME": f"{skew:+.1f}s"}
-
-    def close(self) -> None:
-        """Leave nothing running."""
-        for supervisor in self.supervisors:
-            supervisor.kill()
-            supervisor.wait()
+        return _sites.environment(self.folder, self._library, skew)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites | None]:
+def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sites | None:
     """Started with the first test of this folder, where one that looks at the outcome is among those to run; None without libfaketime."""
     library = max(glob.glob("/usr/lib/*/faketime/libfaketime.so.1"), default=None)
     if library is None or not any(item.get_closest_marker("beside") for item in request.session.items):
-        yield None
-        return
-    url = request.getfixturevalue("redis_url")
-    url += f"{'&' if '?' in url else '?'}prefix=sites-{os.urandom(4).hex()}"
-    made = Sites(tmp_path_factory.mktemp("sites"), library, url)
-    yield made
-    made.close()
+        return None
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):  # what they all have: the folder above, and the process that started them
+        return Sites(folder.parent / "sites", library, os.getppid())
+    return Sites(folder / "sites", library, os.getpid())
 
 
 # -- the doctor, in this process: its start would take longer than what it does
