@@ -7,6 +7,7 @@ import os
 import signal
 
 import hypothesis
+import pytest
 
 # Machines are slow and shared: how long an example took says nothing. CI tries the same examples each time, so that a red run means a
 # change; a developer's runs look for new ones.
@@ -32,3 +33,9 @@ pytest_plugins = [
     "servers.zookeeper_fixtures",
     "servers.etcd_fixtures",
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of few tests that take long, and end with those that look at what was at work beside all the others."""
+    last = {item.path for item in items if item.get_closest_marker("beside")}
+    items.sort(key=lambda item: 2 if item.path in last else item.get_closest_marker("begin_with") is None)

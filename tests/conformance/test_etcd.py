@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from servers import program
 
+pytestmark = pytest.mark.begin_with
+
 VARIANTS = ("TestEtcd", "TestEtcdEnsemble")
 #: Parts that together hold every test, whatever it is called.
 PARTS = {"L": "test_L", "W": "test_W", "F": "test_F", "all else": "not test_L and not test_W and not test_F"}
