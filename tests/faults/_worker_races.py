@@ -73,6 +73,8 @@ def work(client: rota.Client, sink: sqlite3.Connection, note, name: str, start: 
     time.sleep(random.uniform(0, 0.01))
     if held(verdict, note, name, start, token):
         note("written" if write(sink, name, start, token) else "refused", name=name, slot=start, token=token)
+    else:
+        note("late", name=name, slot=start, token=token)
     held(verdict, note, name, start, token)
     try:
         verdict.handled()

@@ -79,8 +79,9 @@ def test_L1_L2_W3_every_slot_is_handled_exactly_once_while_workers_are_killed(tm
     with contextlib.closing(sqlite3.connect(tmp_path / "sink.db")) as sink:
         written = {tuple(row) for row in sink.execute("SELECT name, slot, token FROM written")}
     # whoever was recorded had passed the sink, unless its lease ran out before it could write and nobody came after (W3a)
-    skipped = [entry for entry in of["handled"] if (entry["name"], entry["slot"], entry["token"]) not in written]
-    assert len(skipped) <= SLOTS // 10
+    late = {(entry["name"], entry["slot"], entry["token"]) for entry in of["late"]}
+    assert {(entry["name"], entry["slot"], entry["token"]) for entry in of["handled"]} <= written | late
+    assert written
 
 
 def race(url: str, folder: Path, first: int) -> list[dict[str, Any]]:
@@ -220,7 +221,7 @@ def go_on(writer: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["an open client", "a fresh client"])
 def test_F1_a_process_stopped_with_the_write_lock_costs_others_their_timeout_and_no_more(
-    tmp_path: Path, stopped_writer: subprocess.Popen[str], known: bool
+    tmp_path: Path, stopped_writer: subprocess.Popen[str], known: bool, stopwatch: Any
 ) -> None:
     url = f"sqlite://{tmp_path / 'rota.db'}"
     with contextlib.ExitStack() as stack:
@@ -228,24 +229,26 @@ def test_F1_a_process_stopped_with_the_write_lock_costs_others_their_timeout_and
         if known:
             for client in clients:
                 client.driver.read("first", 1.0)
-        taken: list[tuple[str, float]] = []
+        taken: list[tuple[str, float, float]] = []
 
         def ask(client: rota.Client) -> None:
-            started = time.monotonic()
+            started, watch = time.monotonic(), stopwatch()
             try:
                 client.try_lease("job", timeout=0.4)
             except rota.Unavailable:
-                taken.append(("unavailable", time.monotonic() - started))
+                taken.append(("unavailable", time.monotonic() - started, watch.seconds))
             else:
-                taken.append(("answered", time.monotonic() - started))
+                taken.append(("answered", time.monotonic() - started, watch.seconds))
 
         threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(30)
-        assert [answer for answer, _ in taken] == ["unavailable"] * 4
-        assert all(0.3 < seconds < 0.4 + 1.5 for _, seconds in taken), taken  # a loaded machine may take a while to run a thread
+        assert [answer for answer, *_ in taken] == ["unavailable"] * 4
+        assert all(passed > 0.3 and seconds < 0.4 + 1.5 for _, passed, seconds in taken), (
+            taken
+        )  # a loaded machine may take a while to run a thread
 
         go_on(stopped_writer)
         for client in clients:
@@ -268,6 +271,7 @@ def retried(client: rota.Client) -> Iterator[rota.Grant]:
             time.sleep(0.05)
 
 
+@pytest.mark.by_the_clock
 def test_F1_the_async_face_is_bounded_too_and_its_loop_runs_on(tmp_path: Path, stopped_writer: subprocess.Popen[str]) -> None:
     import asyncio
 
@@ -294,6 +298,7 @@ def test_F1_the_async_face_is_bounded_too_and_its_loop_runs_on(tmp_path: Path, s
     assert ticks > 5
 
 
+@pytest.mark.by_the_clock
 def test_L6_a_holder_whose_store_is_locked_longer_than_the_ttl_is_told_in_time(tmp_path: Path) -> None:
     """The renewal is bounded by the heartbeat, so a stopped process that holds the lock doesn't keep the holder from being told."""
     path = tmp_path / "rota.db"

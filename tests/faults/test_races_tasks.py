@@ -42,7 +42,7 @@ class Race:
         self.slots = [("shared" if number % 2 else f"slot-{number}", self.first + number * 1_000_000) for number in range(slots)]
         self.holdings: list[Holding] = []  # append is atomic
         self.stalled = 0
-        self.deadline = time.monotonic() + 120
+        self.deadline = time.monotonic() + 300
 
     def queues(self) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
         own = [slot for slot in self.slots if slot[0] != "shared"]
