@@ -7,6 +7,9 @@ hold on any: that nobody else had it at the time. A failure without a stall is o
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 import pytest
 from _pytest.runner import runtestprotocol
 from rota.testing.stopwatch import Stopwatch
@@ -33,6 +36,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+@pytest.fixture
+def stopwatch() -> Iterator[Callable[[], Stopwatch]]:
+    """Start one, for a bound that is about what is tested; they end with the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(Stopwatch())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

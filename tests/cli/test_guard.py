@@ -56,6 +56,7 @@ def last_step(cli) -> int:
     return max(int(line.split()[1]) for line in cli.said("steps") if line.count(" ") == 1) // 1000
 
 
+@pytest.mark.by_the_clock
 def test_a_killed_wrapper_takes_all_that_its_command_started_with_it(cli):
     process, pids = start_family(cli, *ONCE_A_YEAR, "--ttl", "60s")
     guard = guard_of(cli, process)
@@ -65,6 +66,7 @@ def test_a_killed_wrapper_takes_all_that_its_command_started_with_it(cli):
     assert last_step(cli) - killed_at < 5_000_000  # long before the lease is over
 
 
+@pytest.mark.by_the_clock
 def test_a_wrapper_stopped_for_longer_than_its_ttl_has_no_command_left_when_the_next_one_starts(cli):
     """L6, L9: the guard kills the group before the holder's deadline, a tenth of the ttl before the store gives the slot away."""
     process, pids = start_family(cli, *ONCE_A_YEAR, "--ttl", "2s")
@@ -163,6 +165,7 @@ def test_a_guard_that_was_stopped_holds_nobody_up(cli):
     assert not Path(f"/proc/{guard}").exists()
 
 
+@pytest.mark.by_the_clock
 def test_a_run_goes_on_without_a_guard_that_was_killed(cli):
     process = cli.start_shell("job", "--ttl", "4s", script="touch started; until test -e go; do sleep 0.02; done; exit 3")
     cli.until(cli.file("started").exists)
@@ -190,6 +193,7 @@ def test_the_guard_sleeps(cli):
     assert cli.end(process).returncode == 0
 
 
+@pytest.mark.by_the_clock
 def test_a_reader_of_standard_error_that_is_stuck_costs_nobody_the_lease(cli):
     """What is said must not keep the command from being ended in time."""
     reading, writing = os.pipe()

@@ -53,6 +53,7 @@ def test_a_code_of_rota_is_told_from_the_same_number_of_a_command(cli):
     assert own[-1] == {"event": "exit", "name": "job", "code": _codes.BUSY, "by": "command"}
 
 
+@pytest.mark.by_the_clock
 def test_waiting_skipping_and_losing_are_events(cli):
     holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", script="touch started; until test -e go; do sleep 0.02; done")
     cli.until(cli.file("started").exists)

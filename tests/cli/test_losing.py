@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from rota.cli import _codes
 from servers import read_line
 
@@ -13,6 +14,7 @@ ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 STUBBORN = 'echo $$ > pid; trap "date +%s%N >> term" TERM; touch started; while :; do date +%s%N >> steps; sleep 0.02; done'
 
 
+@pytest.mark.by_the_clock
 def test_a_lost_lease_ends_the_command_before_anybody_else_can_start_it(cli):
     """L6, L9: TERM while KILL still fits, and no step after the lease's end by the store's clock."""
     holder = cli.start_shell("job", *ONCE_A_YEAR, "--ttl", "1500ms", script=STUBBORN)
@@ -63,6 +65,7 @@ def test_an_operator_who_releases_the_lease_ends_the_command(cli):
     assert cli.end(holder).returncode == _codes.LOST
 
 
+@pytest.mark.by_the_clock
 def test_a_short_outage_is_survived(cli):
     """L5: renewals go on trying until the deadline."""
     holder = cli.start_shell("job", *ONCE_A_YEAR, "--ttl", "3s", script="touch started; until test -e go; do sleep 0.02; done")
@@ -86,6 +89,7 @@ def locked_at_the_end(cli, *options):
     return process
 
 
+@pytest.mark.by_the_clock
 def test_a_success_that_can_be_recorded_late_is_recorded(cli):
     """F5: it stays up and keeps trying while the lease lives."""
     process = locked_at_the_end(cli, *ONCE_A_YEAR, "--ttl", "6s", "--timeout", "300ms")

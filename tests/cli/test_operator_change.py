@@ -53,6 +53,7 @@ def answer(cli, text: str, *arguments: str):
 
 
 @pytest.mark.parametrize("options", [("--ttl", "3s"), ("--ttl", "3s", *ONCE_A_YEAR)], ids=["lease", "window"])
+@pytest.mark.by_the_clock
 def test_release_under_a_live_holder_of_another_process(cli, options):
     holder = held(cli, "job", "--site", "dc1", *options)
     before = cli.record("job")
@@ -103,6 +104,7 @@ def test_a_holders_check_says_lost_after_a_release(cli):
     assert cli.record("job").label.endswith(": no reason given")
 
 
+@pytest.mark.by_the_clock
 def test_release_asks_on_a_terminal(cli):
     holder = held(cli, "job", "--ttl", "3s")
     before = cli.record("job")
@@ -147,6 +149,7 @@ def test_without_a_holder_there_is_nothing_to_release(cli):
     assert cli.record("job") == before
 
 
+@pytest.mark.by_the_clock
 def test_settle_as_handled_closes_the_slot_and_as_failed_gives_it_back(cli):
     assert cli.shell("job", *ONCE_A_YEAR, script="exit 1").returncode == 1
     changed(cli("settle", "job", "--handled", "--yes", "--why", "done by hand"))
@@ -245,6 +248,7 @@ def test_each_change_is_in_the_history_with_who_made_it_and_why(cli):
 
 
 @pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.by_the_clock
 def test_the_holder_who_was_released_is_shown_and_not_the_operator(cli, sealed):
     holder = held(cli, "job", *ONCE_A_YEAR, "--site", "dc2", "--ttl", "3s", *(("--at-most-once",) if sealed else ()))
     label = cli.record("job").label
@@ -264,6 +268,7 @@ def test_the_holder_who_was_released_is_shown_and_not_the_operator(cli, sealed):
     assert json.loads(cli("show", "job", "--json").stdout)["operator"] is None
 
 
+@pytest.mark.by_the_clock
 def test_forget_leaves_a_tombstone_whose_token_grows(cli):
     holder = held(cli, "job", *ONCE_A_YEAR, "--ttl", "3s")
     before = cli.record("job")

@@ -55,6 +55,7 @@ def test_a_slot_is_handled_once_and_a_standby_takes_over_what_failed(cli, server
     assert not cli.file("never").exists()
 
 
+@pytest.mark.by_the_clock
 def test_a_server_that_hangs_costs_the_lease_and_the_command_is_gone_before_it_ends(cli, server):
     """L6, F2; and the server needs no more than to answer again."""
     if not hasattr(server, "pause"):

@@ -279,6 +279,7 @@ def test_a_command_at_work_costs_next_to_nothing(cli):
     assert cli.end(process).returncode == 0
 
 
+@pytest.mark.by_the_clock
 def test_without_a_terminal_a_command_is_stopped_and_goes_on_alone(cli):
     """Nobody would let `rota run` go on under cron: stopped with its command, it would stay so, and the guard would end the command."""
     process = cli.start_shell(

@@ -101,6 +101,7 @@ def test_told_not_to_wait_it_is_busy_at_once_and_says_with_whom(cli):
     assert cli.said("log") == []
 
 
+@pytest.mark.by_the_clock
 def test_it_stands_by_until_the_slot_ends_and_not_for_the_next_one(cli):
     end = next_slot(6, least=5)
     holder = hold(cli, "--every", "6s", "--ttl", "60s")
@@ -115,6 +116,7 @@ def test_it_stands_by_until_the_slot_ends_and_not_for_the_next_one(cli):
     assert cli.said("log") == []
 
 
+@pytest.mark.by_the_clock
 def test_a_slot_that_waits_for_an_older_one_is_waited_for_only_when_told_to(cli):
     """W4."""
     holder = hold(cli, "--every", "2s")
@@ -157,6 +159,7 @@ def test_standing_by_outlasts_a_store_that_is_away_for_a_while_and_runs_nothing_
     assert cli.said("log") == []
 
 
+@pytest.mark.by_the_clock
 def test_a_wait_that_is_over_ends_while_the_store_is_away(cli):
     holder = hold(cli, *ONCE_A_YEAR, "--ttl", "60s")
     standby = cli.start_shell("job", *ONCE_A_YEAR, "--timeout", "100ms", "--wait", "3s", script=RUN)
@@ -234,6 +237,7 @@ def test_standing_by_costs_next_to_nothing(cli):
 # -- coming early
 
 
+@pytest.mark.by_the_clock
 def test_an_early_arrival_waits_for_its_slot_by_the_stores_clock(cli):
     """W5."""
     planned = time.time() + 11
@@ -260,6 +264,7 @@ def test_a_signal_while_waiting_for_the_slot_never_starts_the_command(cli):
 
 
 @pytest.mark.parametrize("schedule", ["--every", "--once-per"])
+@pytest.mark.by_the_clock
 def test_a_start_shortly_before_the_next_slot_is_meant_for_that_one_and_asks_once_more(cli, schedule):
     """A host whose clock is a little ahead starts its cron jobs a little early: at most half a slot, here 4 s."""
     if schedule == "--every":
@@ -279,6 +284,7 @@ def test_a_start_shortly_before_the_next_slot_is_meant_for_that_one_and_asks_onc
 # -- letting others go first
 
 
+@pytest.mark.by_the_clock
 def test_a_standby_site_comes_after_the_others_and_finds_the_slot_handled(cli):
     planned = ("--planned", f"{time.time():.3f}")
     standby = cli.start_shell("job", *planned, "--standby", "1500ms", script="echo standby >> log")
@@ -299,6 +305,7 @@ def test_a_standby_site_runs_what_nobody_else_did(cli):
     assert (late.returncode, late.stderr) == (0, "")  # a retry has let them go first already
 
 
+@pytest.mark.by_the_clock
 def test_a_standby_never_waits_into_the_next_slot(cli):
     end = next_slot(6, least=5)
     assert cli.shell("job", "--every", "6s", "--standby", "10s", script=RUN).returncode == 0

@@ -117,6 +117,7 @@ def test_what_is_not_found_or_cannot_be_executed_is_not_handled(cli):
     assert cli.shell("job", *ONCE_A_YEAR, script="echo ran").stdout == "ran\n"
 
 
+@pytest.mark.by_the_clock
 def test_a_command_that_ignores_term_is_killed_after_its_grace_and_the_lease_kept_until_then(cli):
     script = 'trap "" TERM; touch started; while :; do date +%s%N >> steps; sleep 0.02; done'
     process, rota = started(cli, "--grace", "1s", "--ttl", "10s", script=script)
@@ -157,6 +158,7 @@ def test_handled_busy_and_unavailable_are_told_apart(cli):
 
 
 @pytest.mark.parametrize("daemon", ["sleep 60 &", "setsid sh -c '(sleep 60 &)' &"])
+@pytest.mark.by_the_clock
 def test_what_the_command_leaves_behind_with_its_output_does_not_hold_the_wrapper_up(cli, daemon, start):
     """Background processes, and daemons that forked twice."""
     process = cli.start_shell("job", script=f"{daemon} date +%s%N > done")

@@ -28,6 +28,7 @@ def skewed() -> Iterator[Etcd]:
         yield server
 
 
+@pytest.mark.by_the_clock
 def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd) -> None:
     clock = MemberClock(HOST, skewed.port, None)
     for offset in (0, -7, 3600):
@@ -44,6 +45,7 @@ def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd) -> N
     skewed.skew(0)
 
 
+@pytest.mark.by_the_clock
 def test_a_wait_for_the_turn_of_a_second_keeps_to_the_deadline(skewed: Etcd) -> None:
     clock = MemberClock(HOST, skewed.port, None)
     began = monotonic()
@@ -145,6 +147,7 @@ def fresh(etcd: Etcd) -> Iterator[Callable[[EtcdDriver], MemberClock]]:
             clock._connection.close()
 
 
+@pytest.mark.by_the_clock
 def test_only_a_claim_near_an_edge_of_its_slot_waits_until_the_time_is_known_well(
     etcd: Etcd, name: str, driver_for: Drivers, slot: Callable[..., Claim], fresh: Callable[[EtcdDriver], MemberClock]
 ) -> None:
@@ -169,6 +172,7 @@ def test_only_a_claim_near_an_edge_of_its_slot_waits_until_the_time_is_known_wel
     assert width(slot(name, inside.slot_start), HANDLED) >= 1.0
 
 
+@pytest.mark.by_the_clock
 def test_a_fresh_clients_first_claims_do_not_wait_for_it_either(
     etcd: Etcd, name: str, connect: Callable[..., rota.Client], fresh: Callable[[EtcdDriver], MemberClock]
 ) -> None:

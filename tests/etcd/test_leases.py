@@ -63,6 +63,7 @@ def test_a_claim_takes_over_the_lease_of_the_grant_before_and_costs_one_request(
     assert won(driver, first) != won(driver, second), "two grants at a time share an etcd lease"
 
 
+@pytest.mark.by_the_clock
 def test_a_lease_that_was_taken_over_lasts_for_a_whole_ttl_and_no_longer(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
     """L5: it is renewed beside the claim; the little that it may have counted before is told."""
     driver = driver_for(etcd.url())
@@ -127,6 +128,7 @@ def _is_answered(driver: EtcdDriver) -> bool:
         return False
 
 
+@pytest.mark.by_the_clock
 def test_a_claim_whose_lease_could_not_be_renewed_is_unknown_and_then_found_for_a_whole_ttl(
     etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,33 +334,3 @@ def program() -> Iterator[Callable[..., Program]]:
         with contextlib.suppress(ProcessLookupError):
             one.process.kill()
         one.process.communicate()
-
-
-# -- how late a busy machine makes everything
-
-
-class Yardstick:
-    """Measures, beside a test, how late this machine wakes a thread that waits: a bound in milliseconds means that much more."""
-
-    def __init__(self) -> None:
-        self.worst = 0.0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="test-yardstick", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            before = time.monotonic()
-            self._end.wait(0.005)
-            self.worst = max(self.worst, time.monotonic() - before - 0.005)
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-
-@pytest.fixture
-def yardstick() -> Iterator[Yardstick]:
-    made = Yardstick()
-    yield made
-    made.close()

@@ -127,6 +127,7 @@ def test_W12_a_record_of_a_day_survives_six_hundred_others(service):
 
 
 @pytest.mark.parametrize("outage", ["locked", "removed"])
+@pytest.mark.by_the_clock
 def test_F2_F3_each_replica_sends_once_while_the_store_is_away_and_writes_it_back(service, outage):
     before, during = fresh(), fresh()
     service.all(do="alert", names=fresh())  # connected, and the store's time known

@@ -77,6 +77,7 @@ def test_who_waits_stands_in_line_and_wins_by_that_claim(given: Given, client: A
     assert given.made.count("watch") == 0
 
 
+@pytest.mark.by_the_clock
 def test_the_deadline_counts_from_the_grant(given: Given, client: Any) -> None:
     """L5: neither from when it began to wait, which would be too early, nor from when the answer came."""
     given.made.away(REFUSED, "renew")

@@ -125,6 +125,7 @@ def test_no_task_outlives_its_call(live: Any, mine: Any) -> None:
 
 
 @pytest.mark.parametrize("face", ["blocking"], indirect=True)
+@pytest.mark.by_the_clock
 def test_a_lease_won_at_the_moment_the_heartbeat_looks_is_renewed(live: Any) -> None:
     """L11: it had just found nothing to do, and goes to sleep for good."""
     client = live.client()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Case DV-23 in what forks: `multiprocessing`, gunicorn with --preload, Celery, gevent. The client is made before the fork (L10).
 
-Each parent holds a lease of its own (ttl 2 s). Its child acquires another, by the client that it inherited, and holds it for 6 s. All of
-them run at the same time.
+Each parent holds a lease of its own. Its child acquires another (ttl 2 s), by the client that it inherited, and holds it for 6 s. All of
+them run at the same time; one whose child lost its lease while the machine stood still is started again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from typing import Any
 import pytest
 import rota
 from rota.history import runs
+from rota.testing.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 HOLD, TTL = 6, 2
+#: As late as this a machine that stands still wakes its processes, seconds: a child that lost its lease on it says nothing.
+STALL = 0.3
 
 APP = f"""
 import json, os, time, traceback
@@ -33,7 +36,7 @@ import rota
 folder = os.environ["FOLDER"]
 client = rota.connect(f"sqlite://{{folder}}/rota.db")
 client.try_lease("warm").release()
-parents = client.try_lease("parents", ttl={TTL}) if "PARENT" in os.environ else None
+parents = client.try_lease("parents", ttl=60, heartbeat=0.6) if "PARENT" in os.environ else None
 
 def refuses(verb):
     try:
@@ -136,6 +139,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.watch = Stopwatch()
         folder.mkdir()
         for name, text in {"app": APP, "web": WEB, "tasks": CELERY}.items():
             (folder / f"{name}.py").write_text(text)
@@ -180,6 +184,18 @@ class Server:
         self.until((self.folder / "result").exists)
         return json.loads((self.folder / "result").read_text())
 
+    def end(self) -> None:
+        self.watch.close()
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=15)
+            process.kill()
+            process.communicate()
+        if self.request is not None:
+            self.request.close()
+
 
 def multiprocessing(server: Server) -> None:
     server.start("-c", MULTIPROCESSING)
@@ -219,17 +235,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
             begin(server)
         yield made
     finally:
-        processes = [process for server in made.values() for process in server.processes]
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=15)
-            process.kill()
-            process.communicate()
         for server in made.values():
-            if server.request is not None:
-                server.request.close()
+            for process in server.processes:
+                process.terminate()
+        for server in made.values():
+            server.end()
 
 
 def gone(pid: int) -> bool:
@@ -242,8 +252,15 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("name", [begin.__name__ for begin in SERVERS])
 def test_dv23_a_child_holds_for_three_ttls_and_its_end_takes_nothing_from_its_parent(servers: dict[str, Server], name: str) -> None:
-    server = servers[name]
-    result = server.result()
+    server, begin = servers[name], globals()[name]
+    for number in range(2):
+        result = server.result()
+        if "LeaseLost" not in result.get("error", "") or server.watch.late < STALL:
+            break
+        server.end()
+        servers[name] = server = Server(server.folder.with_name(f"{name}-{number}"))
+        begin(server)
+        result = server.result()
     assert "error" not in result, result["error"]
     with rota.connect(f"sqlite://{server.folder}/rota.db") as client:
         run = runs(client.driver.read("childs", 5.0)[0].history)[0]

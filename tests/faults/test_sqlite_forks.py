@@ -523,6 +523,7 @@ assert os.read(wins[0], 1000) == b"x" * rounds
     )
 
 
+@pytest.mark.by_the_clock
 def test_a_call_that_was_interrupted_leaves_nothing_that_a_fork_would_wait_for(run: Any) -> None:
     """As by Ctrl-C, or a time limit that a signal sets: the connection that it dropped is closed by that."""
     run(

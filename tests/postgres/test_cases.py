@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import rota
@@ -89,6 +90,7 @@ def test_a_wrong_local_clock_decides_nothing(prepared: Server, start: Callable[.
     assert "True" in right.say("grant.lost")
 
 
+@pytest.mark.by_the_clock
 def test_longer_than_its_own_interval(pgbouncer: Server, connect: Callable[..., rota.Client], name: str) -> None:
     """DV-11: three instances, a job of five intervals: busy, not handled, and the losers touch nothing of the holder's."""
     holder, *others = (connect(pgbouncer) for _ in range(3))
@@ -111,7 +113,8 @@ def test_longer_than_its_own_interval(pgbouncer: Server, connect: Callable[..., 
     assert later.missed.count >= 4
 
 
-def test_timeouts_that_the_owner_of_the_database_set(victim: Postgres, start: Callable[..., Process], name: str) -> None:
+@pytest.mark.by_the_clock
+def test_timeouts_that_the_owner_of_the_database_set(victim: Postgres, start: Callable[..., Process], name: str, stopwatch: Any) -> None:
     """DV-16: sessions are closed under us, statements are cut; the lease stays, nobody is told, nothing is ever idle in a transaction."""
     add_user(victim, "hardened", "idle_in_transaction_session_timeout = '1s'", "statement_timeout = '500ms'", "idle_session_timeout = '1s'")
     states: set[str] = set()
@@ -139,9 +142,9 @@ def test_timeouts_that_the_owner_of_the_database_set(victim: Postgres, start: Ca
     assert "Grant" in holder.say(f"client.try_lease('{name}-s', ttl='2s')")
     holder.signal(signal.SIGSTOP)  # its connection stays open
     with rota.connect(victim.url("hardened")) as client:
-        stopped = time.monotonic()
+        stopped = stopwatch()
         assert client.try_lease(f"{name}-s", wait=10)
-        assert time.monotonic() - stopped < 4
+        assert stopped.seconds < 4
     holder.signal(signal.SIGCONT)
 
 
@@ -281,6 +284,7 @@ def test_the_sql_is_printed_without_a_connection(capsys: pytest.CaptureFixture[s
     assert not driver.pool._open
 
 
+@pytest.mark.by_the_clock
 def test_a_forked_child_holds_nothing_and_can_hold_for_itself(pgbouncer: Server, connect: Callable[..., rota.Client], name: str) -> None:
     """DV-23: the client was used before the fork; the child's end neither releases nor breaks what the parent has."""
     client = connect(pgbouncer)
@@ -307,6 +311,7 @@ def test_a_forked_child_holds_nothing_and_can_hold_for_itself(pgbouncer: Server,
         pass
 
 
+@pytest.mark.by_the_clock
 def test_threads_share_leases(server: Server, connect: Callable[..., rota.Client], name: str) -> None:
     """DV-23: acquired in one thread, released in another; a tenure that ran out can't release its successor's."""
     client, other = connect(server), connect(server)

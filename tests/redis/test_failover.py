@@ -142,6 +142,7 @@ def test_renewals_go_out_as_one_batch_per_node(driver_for: Any, conforming_clust
     assert calls <= 61
 
 
+@pytest.mark.by_the_clock
 def test_a_node_that_hangs_leaves_the_leases_of_the_others_alone(
     connect: Any, conforming_cluster: servers.RedisCluster, until: Any, name: str
 ) -> None:

@@ -79,11 +79,13 @@ def wait_until(condition: Callable[[], T], seconds: float = 30.0, what: str = ""
     Raises:
         TimeoutError: It was not within so many seconds.
     """
-    deadline = time.monotonic() + seconds
+    began, late = time.monotonic(), 0.0
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        asleep = time.monotonic()
+        if asleep - began - late > seconds:
             raise TimeoutError(f"not within {seconds:g}s: {what or getattr(condition, '__name__', 'the condition')}")
         time.sleep(every)
+        late += max(0.0, time.monotonic() - asleep - every)  # a machine that stands still is no fault of whom is waited for
     return value
 
 

@@ -15,4 +15,4 @@ _worlds = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_worlds)
 
 kind, face, world, live = _worlds.kind, _worlds.face, _worlds.world, _worlds.live
-program, yardstick = _worlds.program, _worlds.yardstick
+program = _worlds.program

@@ -72,6 +72,7 @@ assert client.try_lease("job", ttl=0.6)
 
 
 @pytest.mark.parametrize(("url", "how"), [("sqlite", "fork"), ("sqlite", "multiprocessing"), ("memory", "fork")])
+@pytest.mark.by_the_clock
 def test_dv23_a_forked_child_acquires_and_holds_for_three_ttls(program: Any, tmp_path: Any, url: str, how: str) -> None:
     """L10: by the client that it inherited, whose heartbeat thread stayed with the parent."""
     program(CHILD_HOLDS, f"sqlite://{tmp_path}/rota.db" if url == "sqlite" else "memory://shared", how).end()
@@ -128,6 +129,7 @@ assert record("job").owner == ""
         ("memory", "tries-everything", "fork"),
     ],
 )
+@pytest.mark.by_the_clock
 def test_dv23_a_child_does_nothing_to_its_parents_lease(program: Any, tmp_path: Any, url: str, what: str, how: str) -> None:
     """L10: it doesn't believe that it holds it, and neither its exit nor its `close` releases it."""
     program(PARENT_HOLDS, f"sqlite://{tmp_path}/rota.db" if url == "sqlite" else "memory://shared", how, what).end()
@@ -275,6 +277,7 @@ def test_dv23_one_guard_shared_by_two_tasks(world: Any) -> None:
 
 @on_loop
 @pytest.mark.parametrize(("kind", "computes"), [("memory", False), ("sqlite", True)], indirect=["kind"], ids=["sleeps", "computes"])
+@pytest.mark.by_the_clock
 def test_dv23_a_blocked_loop_does_not_stop_the_heartbeat(live: Any, computes: bool) -> None:
     """L6, L11: a loop that does nothing else for 1.5 ttl; renewals come from a thread."""
 

@@ -358,6 +358,7 @@ def test_dv24_an_outage_with_fail_open(world: Any, caplog: pytest.LogCaptureFixt
     assert len(sent) == 2
 
 
+@pytest.mark.by_the_clock
 def test_dv24_a_claim_during_an_outage_returns_within_its_time_limit(live: Any) -> None:
     """F1, F4: a store that hangs costs one timeout, and the next claim not even that."""
     client = live.client(timeout=0.3)
