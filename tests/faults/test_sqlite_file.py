@@ -134,7 +134,9 @@ def test_a_second_connection_costs_the_first_none_of_its_locks(tmp_path):
             assert not second.try_lease("kept")
 
 
-@pytest.mark.parametrize(("column", "value"), [("token", "many"), ("expires_at", None), ("label", b"x"), ("mark", 1.5), ("history", "text")])
+@pytest.mark.parametrize(
+    ("column", "value"), [("token", "many"), ("expires_at", None), ("label", b"x"), ("mark", 1.5), ("history", "text")]
+)
 def test_a_record_that_somebody_else_has_written_is_told_as_such(tmp_path, column, value):
     """A column of SQLite holds values of any type: no fault of ours."""
     with rota.connect(f"sqlite://{tmp_path}/rota.db") as client:
