@@ -87,15 +87,19 @@ def check(client: Any, point: int, store: MemoryStore) -> None:
 
 
 for warm in (True, False):
-    point, more = 0, True
+    point, more, slow = 0, True, False
     while more:
-        point += 1
+        point += 0 if slow else 1
         store = MemoryStore(clock=lambda: time.time_ns() // 20)  # fifty times as fast
         client = rota.connect("memory://", timeout=0.1)
         client.driver.store = store
-        if warm:
-            client.try_lease("warm", ttl=TTL).release()
-        more = at(point, client)
-        check(client, point, store)
+        try:
+            if warm:
+                client.try_lease("warm", ttl=TTL).release()
+            more = at(point, client)
+            check(client, point, store)
+            slow = False
+        except rota.Unavailable:  # by this clock a claim counts for 2 ms; a machine that is slower tries this point again
+            slow = True
         client.close()
     print(f"{point} points", flush=True)
