@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import rota
@@ -159,6 +161,17 @@ def test_a_holder_outlives_a_restart_that_is_short(victim: Postgres, name: str) 
         wait_until(lambda: grant.lost or grant.remaining() > 4.5, 10)
         assert time.monotonic() < due
         grant.check()
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_a_host_that_keeps_silent_leaves_the_first_call_time_for_the_next_one(prepared: Any, name: str, silent: int) -> None:
+    """F1: or a `rota run` would never get beyond the first. It takes connections, and says nothing."""
+    url = urlsplit(prepared.url("app"))
+    with contextlib.ExitStack() as stack:
+        holes = [stack.enter_context(socket.create_server((HOST, 0))).getsockname()[1] for _ in range(silent)]
+        hosts = ",".join(f"{HOST}:{port}" for port in (*holes, url.port))
+        client = stack.enter_context(rota.connect(f"postgresql://{url.netloc.rpartition('@')[0]}@{hosts}{url.path}"))
+        assert client.try_lease(name)
 
 
 def test_failover_to_the_replica(name: str) -> None:

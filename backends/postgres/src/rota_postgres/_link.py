@@ -41,6 +41,8 @@ SIZE, IDLE = 10, 4
 #: How long one address is tried, seconds, unless the URL's ``connect_timeout`` says otherwise. A call that can't wait so long leaves; the
 #: connection then serves the next one.
 DIAL = 3.0
+#: How long those of several addresses that come before the one that serves may keep silent, seconds: a call has time left for that one.
+HURRY = 0.8
 
 #: What the server says in text only, since a connection that failed has no SQLSTATE: wrong credentials are no outage (F2).
 _REFUSED = re.compile(
@@ -55,6 +57,10 @@ _of_the_parent: list[PGconn] = []
 
 class Late(Exception):
     """No answer by the deadline."""
+
+
+class Silent(OperationalError):
+    """A server did not answer in its time."""
 
 
 class Link:
@@ -151,13 +157,23 @@ def dial(options: Mapping[str, str]) -> Link:
         raise ConfigurationError("connect_timeout is a number of seconds") from None
     error: OperationalError | OSError | None = None
     refusal: Exception | None = None
-    for address in _addresses(options):
-        try:
-            return Link(_dial(make_conninfo(**{**options, **address}), time.monotonic() + seconds))
-        except (OperationalError, OSError) as failed:
-            error = failed
-            if _REFUSED.search(str(failed).encode()):
-                refusal = failed
+    addresses = _addresses(options)
+    if len(addresses) > 1 and not options.get("connect_timeout"):
+        rounds = [HURRY / (len(addresses) - 1), seconds]  # who keeps silent in the first has all the time in the second, if nobody serves
+    else:
+        rounds = [seconds]
+    for share in rounds:
+        silent = []
+        for address in addresses:
+            try:
+                return Link(_dial(make_conninfo(**{**options, **address}), time.monotonic() + share))
+            except (OperationalError, OSError) as failed:
+                error = failed
+                if isinstance(failed, Silent):
+                    silent.append(address)
+                elif _REFUSED.search(str(failed).encode()):
+                    refusal = failed
+        addresses = silent
     if refusal is not None:
         raise ConfigurationError(f"the server refuses us: {in_line(refusal)}") from refusal
     raise Unavailable(f"no connection: {in_line(error)}") from error
@@ -183,7 +199,7 @@ def _dial(conninfo: str, deadline: float) -> PGconn:
         reading = status == pq.PollingStatus.READING
         if not ready(pgconn.socket, not reading, deadline - time.monotonic(), reading):
             pgconn.finish()
-            raise OperationalError("the server does not answer")
+            raise Silent("the server does not answer")
 
 
 def _addresses(options: Mapping[str, str]) -> list[dict[str, str]]:
