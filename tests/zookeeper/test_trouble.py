@@ -185,6 +185,17 @@ def test_a_node_that_is_no_record_is_told_as_such(driver: Any, server: ZooKeeper
 # -- servers that die, data that go
 
 
+def test_servers_that_keep_silent_leave_the_first_call_time_for_the_one_that_answers(connect: Any, server: ZooKeeper, name: str) -> None:
+    """F1: or a `rota run` would not get beyond them. They take connections, and say nothing; which one is tried first is left to chance."""
+    with contextlib.ExitStack() as stack:
+        holes = [stack.enter_context(socket.create_server((HOST, 0))).getsockname()[1] for _ in range(2)]
+        silent = "".join(f"{HOST}:{port}," for port in holes)
+        for number in range(5):
+            client = connect(server.url().replace("://", f"://{silent}"))
+            assert client.try_lease(f"{name}/{number}")
+        assert client.driver.verbs.link._client.handler.attempts == 0, "from here on nobody hurries"
+
+
 def test_a_lease_outlives_its_session_and_a_killed_server(connect: Any, name: str, until: Any, answers: Any, interrupt: Any) -> None:
     with ZooKeeper() as server:
         client = connect(server.url("/kill", options="session_timeout=1"), timeout=5)

@@ -39,6 +39,9 @@ BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeo
 ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 #: How long one server has to take a connection, seconds, before the next one is tried; kazoo would wait as long as the session lasts.
 CONNECT = 1.0
+#: How long those of several servers that come before the one that answers may keep silent in the first round, seconds: a call then has time
+#: left for that one. In later rounds each has as long as kazoo gives it: a part of the session's timeout.
+HURRY = 1.0
 #: How long an end waits for the server's goodbye, seconds.
 GOODBYE = 1.0
 
@@ -49,10 +52,16 @@ _log.setLevel(logging.INFO)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with a bound for connecting, and with a memory for what is wrong with a server's certificate."""
+    """kazoo's threads, with a bound for connecting, and with a memory for what is wrong with a server's certificate.
+
+    Attributes:
+        attempts: How often it has tried to connect since it was connected last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.servers = 1
+        self.attempts = 0
         self.threads: list[threading.Thread] = []
         self.refusal: Exception | None = None
 
@@ -62,9 +71,18 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self.threads.append(thread)
         return thread
 
+    @property
+    def share(self) -> float:
+        """How long the server that is tried now may keep silent."""
+        return HURRY / (self.servers - 1) if 0 < self.attempts <= self.servers > 1 else float("inf")
+
+    def select(self, reading: Any, writing: Any, failing: Any, timeout: float | None = None) -> Any:
+        return super().select(reading, writing, failing, timeout if timeout is None else min(timeout, self.share))
+
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        self.attempts += 1
         try:
-            connection = super().create_connection(*args, timeout=min(timeout, CONNECT), **kwargs)
+            connection = super().create_connection(*args, timeout=min(timeout, CONNECT, self.share), **kwargs)
         except OSError as error:
             if isinstance(error, (ssl.SSLError, FileNotFoundError)) and not isinstance(error, ENDED):
                 self.refusal = error
@@ -188,8 +206,11 @@ class Link:
         handler = _Handler()
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
         client = KazooClient(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
+        handler.servers = len(client.hosts)
 
         def listen(state: str) -> None:
+            if state == KazooState.CONNECTED:
+                handler.attempts = 0
             if self._client is not client:
                 return
             if state == KazooState.CONNECTED:
