@@ -32,8 +32,8 @@ REQUIREMENTS = HERE / "requirements.txt"
 # In a virtual environment (perhaps ours): the Python it was made from.
 BASE_PYTHON = getattr(sys, "_base_executable", None) or sys.executable
 # Without arguments, all tests: by two processes, since most of their time is waiting (for a ttl to end, a server to start). A class or a
-# file stays in one of them, with the servers that it started. They are begun in the order of tests/conftest.py: by their numbers of tests,
-# as pytest-xdist would, those few that take longest came last, and one process waited for the other.
+# file stays in one of them, with the servers that it started, in the order of the folders (and of tests/conftest.py: what looks at the
+# outcome of others is last), and not of their numbers of tests, by which the few that take longest would come last.
 ALL = ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
 
 #: A package of PYTHONPATH would be tested in the place of the checkout's; and without bytecode each of the many hundred interpreters that

@@ -36,6 +36,6 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of few tests that take long, and end with those that look at what was at work beside all the others."""
+    """Put last the files that look at what is at work beside all the others."""
     last = {item.path for item in items if item.get_closest_marker("beside")}
-    items.sort(key=lambda item: 2 if item.path in last else item.get_closest_marker("begin_with") is None)
+    items.sort(key=lambda item: item.path in last)

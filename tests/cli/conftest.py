@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import importlib.util
 import inspect
 import json
 import os
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import beside.sites
 import pytest
 import rota
 from rota.backend import Record
@@ -172,38 +172,22 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     made.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put last what has to wait: its supervisors are at work from the first of these tests on, beside all the others."""
-    items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
-
-
 # -- two sites, whose supervisors are at work beside the other tests (test_sites.py)
-
-_spec = importlib.util.spec_from_file_location("rota_test_sites", Path(__file__).with_name("_sites.py"))
-assert _spec is not None
-assert _spec.loader is not None
-_sites = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_sites)
 
 
 class Sites:
-    """Supervisors, and all that they start, on wrong clocks, by libfaketime: see `_sites`.
+    """Supervisors, and all that they start, on wrong clocks, by libfaketime: see `beside.sites`.
 
     Attributes:
         skews: By how many seconds the clock of each site is ahead of the store's, for each name that they run.
         folder: Where they work.
     """
 
-    skews, slots, period = _sites.SKEWS, _sites.SLOTS, _sites.PERIOD
+    skews, slots, period = beside.sites.SKEWS, beside.sites.SLOTS, beside.sites.PERIOD
 
-    def __init__(self, folder: Path, library: str, tests: int) -> None:
+    def __init__(self, folder: Path, library: str) -> None:
         self.folder = folder
         self._library = library
-        with contextlib.suppress(FileExistsError):  # another process of this test run was first
-            folder.mkdir()
-            with (folder / "log").open("w") as log:
-                words = [str(Path(__file__).with_name("_sites.py")), str(folder), library, str(tests)]
-                self._process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def told(self, what: str, seconds: float) -> Any:
         """What they have written, once they have."""
@@ -219,19 +203,15 @@ class Sites:
 
     def environment(self, skew: float) -> dict[str, str]:
         """Variables that give a process, and all that it starts, a clock that is ahead by so much."""
-        return _sites.environment(self.folder, self._library, skew)
+        return beside.sites.environment(self.folder, self._library, skew)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sites | None:
-    """Started with the first test of this folder, where one that looks at the outcome is among those to run; None without libfaketime."""
+def sites(request: pytest.FixtureRequest) -> Sites | None:
+    """Begun with the first test of this folder; None without libfaketime, or where nobody looks at the outcome."""
     library = max(glob.glob("/usr/lib/*/faketime/libfaketime.so.1"), default=None)
-    if library is None or not any(item.get_closest_marker("beside") for item in request.session.items):
-        return None
-    folder = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):  # what they all have: the folder above, and the process that started them
-        return Sites(folder.parent / "sites", library, os.getppid())
-    return Sites(folder / "sites", library, os.getpid())
+    folder = library and beside.begin("sites", request, library)
+    return Sites(folder, library) if folder else None
 
 
 # -- the doctor, in this process: its start would take longer than what it does

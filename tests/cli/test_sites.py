@@ -16,7 +16,7 @@ from rota.cli import _codes
 from servers import NotInstalled, read_line
 
 
-@pytest.mark.beside
+@pytest.mark.beside("sites")
 @pytest.mark.parametrize("name", ["skewed", "late"])
 def test_two_sites_on_skewed_clocks_run_each_slot_once_and_lose_none(sites, name: str) -> None:
     """W2, W5, W6: ±1.5 s against the store, and the second site 10 s behind, which names slots that have ended."""
@@ -37,7 +37,7 @@ def test_two_sites_on_skewed_clocks_run_each_slot_once_and_lose_none(sites, name
     assert record.outcome == HANDLED
 
 
-@pytest.mark.beside
+@pytest.mark.beside("sites")
 def test_the_clocks_of_the_sites_and_of_all_that_they_start_are_wrong(sites, cli) -> None:
     """Else the test above would show nothing."""
     if sites is None:

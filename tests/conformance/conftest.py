@@ -6,9 +6,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Generator
+from pathlib import Path
 
+import beside
 import pytest
 from rota.testing.base import NotRun
+from servers import NotInstalled, program
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,3 +37,13 @@ def pytest_runtest_setup() -> Generator[None, object, object]:
         if os.environ.get("CI") and "no server" in str(error):
             pytest.fail(str(error), pytrace=False)
         raise
+
+
+@pytest.fixture(scope="session", autouse=True)
+def etcd_clauses(request: pytest.FixtureRequest) -> Path | None:
+    """Begun with the first test of this folder; None where nobody looks at the outcome, or without etcd."""
+    try:
+        program("etcd")
+    except NotInstalled:
+        return None
+    return beside.begin("etcd_clauses", request)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A site: start `rota run --planned auto` for each slot on this process's own clock, which libfaketime has set.
 
-Usage: _supervisor.py SITE NAME COUNT PERIOD FIRST URL FOLDER, where FIRST is the first planned instant, in epoch seconds. The runs have
+Usage: supervisor.py SITE NAME COUNT PERIOD FIRST URL FOLDER, where FIRST is the first planned instant, in epoch seconds. The runs have
 the same clock: all of the site is wrong, and only the store's server is right.
 """
 

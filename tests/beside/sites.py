@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The sites of test_sites.py, once for a test run, however many processes it has: a store, and the supervisors that work on it.
+"""The sites of tests/cli/test_sites.py: a store, and the supervisors that work on it, each by a wrong clock.
 
-Usage: _sites.py FOLDER LIBRARY TESTS. It works in FOLDER, gives each site a wrong clock by libfaketime's LIBRARY, and ends with the process
-TESTS. What it writes there: ``begun``, the store's URL and the planned instants; ``ended``, the supervisors' exit codes.
+Usage: sites.py FOLDER TESTS LIBRARY, which is libfaketime's. What it writes into FOLDER: ``begun``, the store's URL and the planned
+instants; ``ended``, the supervisors' exit codes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ time.sleep = lambda seconds: select.select([], [], [], seconds) and None
 """
 
 
-def main(folder: Path, library: str, tests: int) -> None:
+def main(folder: Path, tests: int, library: str) -> None:
     (folder / "customized").mkdir()
     (folder / "customized" / "sitecustomize.py").write_text(SLEEP)
     with contextlib.ExitStack() as stack:
@@ -40,7 +40,7 @@ def main(folder: Path, library: str, tests: int) -> None:
         supervisors = []
         for name, site, skew in sites:
             words = (site, name, SLOTS, PERIOD, first, url, folder)
-            command = [sys.executable, str(Path(__file__).with_name("_supervisor.py")), *map(str, words)]
+            command = [sys.executable, str(Path(__file__).with_name("supervisor.py")), *map(str, words)]
             supervisors.append(subprocess.Popen(command, env=environment(folder, library, skew)))
             stack.callback(supervisors[-1].wait)
             stack.callback(supervisors[-1].kill)
@@ -66,4 +66,4 @@ def write(path: Path, what: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
