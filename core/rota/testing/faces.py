@@ -96,7 +96,7 @@ class Face:
 
     def probe(self) -> None:
         """Raise if the store can't be read."""
-        self._in_time(lambda: self.driver.read(self._suite.fresh(), 5.0))
+        self._in_time(lambda: self.driver.read(self._suite.fresh(), PATIENCE))
 
     def _in_time(self, run: Callable[[], object]) -> None:
         try:
