@@ -36,6 +36,7 @@ def name() -> str:
     return f"job-{uuid.uuid4().hex}"
 
 
+@pytest.mark.by_the_clock
 def test_a_grant_that_nobody_has_any_more_is_not_renewed(live: Any, caplog: pytest.LogCaptureFixture) -> None:
     """L8: nobody could ever settle it. It is said, and the lease ends by expiry."""
     client = live.client()

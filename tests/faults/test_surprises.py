@@ -77,11 +77,11 @@ def test_F3_the_process_remembers_what_it_did_whichever_client_it_used(name, tmp
 
 def test_F3_a_slot_that_was_written_back_says_when(name, tmp_path):
     url = f"sqlite://{tmp_path}/rota.db"
-    with rota.connect(url, timeout="50ms") as client:
+    with rota.connect(url) as client:
         client.try_lease("anything").release()
         holder = sqlite3.connect(tmp_path / "rota.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
-        client.try_once(name, "1h", on_unavailable="run").handled()
+        client.try_once(name, "1h", on_unavailable="run", timeout="50ms").handled()
         holder.close()
         assert client.flush(10)
         refused = client.try_once(name, "1h")

@@ -41,7 +41,7 @@ def test_after_a_failover_every_client_goes_on(faces: Any, until: Any, name: str
                 face.do(window.handled())
             return None if window is None else "won" if window else window.verdict
 
-        assert [claim(*client) for client in clients] == ["won", "handled", "handled", "handled"]
+        assert [until(lambda client=client: claim(*client)) for client in clients] == ["won", "handled", "handled", "handled"]
         token = clients[0][1].driver.read(name, 1.5)[0].token
         until(lambda: group.replica.do("EXISTS", f"rota:{name}"))
         group.primary.pause()
@@ -49,27 +49,31 @@ def test_after_a_failover_every_client_goes_on(faces: Any, until: Any, name: str
             assert until(lambda client=client: claim(*client), 30) == "handled", "the mark was kept"
         for face, client in clients:
             assert client.driver.facts(1.5)["role"] == "primary"
-            lease = face.do(client.try_lease(name + "/lease"))
+            lease = until(lambda face=face, client=client: face.attempt(lambda: client.try_lease(name + "/lease")))
             assert lease.token > token
             face.do(lease.release())
         # the old primary comes back as a replica of the new one, and nobody asks it
         group.primary.resume()
         until(lambda: role(group.primary) == "slave", 30)
-        assert [claim(*client) for client in clients] == ["handled"] * 4
+        assert [until(lambda client=client: claim(*client)) for client in clients] == ["handled"] * 4
 
 
 def test_a_failover_that_rewinds_gives_larger_tokens(faces: Any, until: Any, name: str) -> None:
     """L2: the replica never heard of the newest grant."""
     with servers.RedisFailover(password="pw") as group:
         clients = [face.connect(group.url(), timeout="500ms") for face in faces]
-        first = [face.do(client.try_lease(name + face.kind, ttl="2s")) for face, client in zip(faces, clients, strict=True)]
+
+        def take(face: Any, client: Any) -> Any:
+            return until(lambda: face.attempt(lambda: client.try_lease(name + face.kind, ttl="2s")))
+
+        first = [take(*pair) for pair in zip(faces, clients, strict=True)]
         until(lambda: all(group.replica.do("EXISTS", f"rota:{name}{face.kind}") for face in faces))
         group.replica.do("CONFIG", "SET", "masterauth", "wrong")
         group.primary.do("CLIENT", "KILL", "TYPE", "replica")
         until(lambda: group.replica.info("replication")["master_link_status"] == "down")
         for face, grant in zip(faces, first, strict=True):
             face.do(grant.release())
-        second = [face.do(client.try_lease(name + face.kind, ttl="2s")) for face, client in zip(faces, clients, strict=True)]
+        second = [take(*pair) for pair in zip(faces, clients, strict=True)]
         group.primary.kill()
         for face, client, before, lost in zip(faces, clients, first, second, strict=True):
             grant = until(lambda face=face, client=client: face.attempt(lambda: client.try_lease(name + face.kind)), 60)

@@ -390,5 +390,5 @@ def test_closing_wakes_those_who_wait(driver_for: Any, redis_url: str, until: An
     until(lambda: waiters() == 3)
     driver.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(20)
     assert len(errors) == 3
