@@ -8,19 +8,22 @@ grant, so that is what it comes closest to. aetcd takes part where it is install
 Refused: the transaction that finds the key. A slot won is claimed and settled; lost, it is refused. Hand-off: a watch on the key
 until it is deleted, and the grant and transaction that must follow. Renewal: 10,000 leases, each with a ttl of 30 s, so 10 s a round at the
 most.
+
+What is compared takes turns call by call, on channels that are warm. A round's value is the median of its calls, so that a single slow
+fsync or commit of the server does not count. etcd writes to the disk that temporary files are on, and waits for it, as it does for its
+users: without (``--unsafe-no-fsync``) or in memory both sides of a ratio would be faster by as much, and it would tell of nobody's store.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import os
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from rota.backend import LEASE, Claim, Renewal
 from rota_etcd import _wire as wire
 from rota_etcd import python_etcd3
 from rota_etcd._leases import Lease
-from rounds import Figure, interleaved, main
+from rounds import Figure, alternating, alternating_async, interleaved, main
 
 try:
     import aetcd  # before etcd3, whose failing import leaves its descriptors where aetcd's must go
@@ -43,22 +46,10 @@ python_etcd3.install()
 import etcd3  # noqa: E402 - as its users do
 from servers import HOST, Etcd  # noqa: E402
 
-CALLS, HAND_OFFS, LEASES = 10, 15, 10_000
+CALLS, HAND_OFFS, LEASES = 20, 15, 10_000
 #: So many short rounds for each one asked for: on a busy machine neighbours are alike.
-SHORT = 6
+SHORT = 4
 DAY = 86_400
-
-
-def timed(function: Callable[[], object], calls: int = CALLS) -> float:
-    """Return microseconds per call, no garbage collection inside."""
-    gc.collect()
-    gc.disable()
-    started = time.perf_counter()
-    for _ in range(calls):
-        function()
-    ended = time.perf_counter()
-    gc.enable()
-    return (ended - started) / calls * 1e6
 
 
 class Bare:
@@ -118,6 +109,10 @@ def ratio(what: str, rounds: dict[str, list[float]], ours: str, bare: str, bound
     return Figure(what, [a / b for a, b in zip(rounds[ours], rounds[bare], strict=True)], "x", bound, note)
 
 
+def times(face: str, *groups: dict[str, list[float]]) -> list[Figure]:
+    return [Figure(f"{face}{name}: time", found, "µs", None) for values in groups for name, found in values.items()]
+
+
 def pairs(server: Etcd, rounds: int) -> list[Figure]:
     bare, client, run = Bare(server.port), rota.connect(server.url()), uuid.uuid4().hex
     theirs = etcd3.client(port=server.port)
@@ -130,15 +125,24 @@ def pairs(server: Etcd, rounds: int) -> list[Figure]:
     with client.window(f"{run}/done", planned=handled):
         pass
 
+    def bare_pair() -> None:
+        bare.pair(key)
+
+    def bare_in_3() -> None:
+        bare.pair_in_3(key)
+
+    def bare_shared() -> None:
+        bare.delete(key, bare.put(key, shared).header.revision)
+
+    def bare_refused() -> None:
+        assert not bare.put(held, 0).succeeded
+
     def pair() -> None:
         client.try_lease(f"{run}/job").release()
 
     def lock() -> None:
         with theirs.lock(f"{run}/lock", ttl=30):
             pass
-
-    def bare_refused() -> None:
-        assert not bare.put(held, 0).succeeded
 
     def refused() -> None:
         assert not client.try_lease(f"{run}/held")
@@ -152,28 +156,24 @@ def pairs(server: Etcd, rounds: int) -> list[Figure]:
     def lost() -> None:
         assert not client.try_window(f"{run}/done", planned=handled)
 
-    measures: dict[str, Callable[[], object]] = {
-        "bare": lambda: bare.pair(key),
-        "in_3": lambda: bare.pair_in_3(key),
-        "bare_shared": lambda: bare.delete(key, bare.put(key, shared).header.revision),
-        "bare_refused": bare_refused,
-        **{f.__name__: f for f in (pair, lock, refused, won, won_first, lost)},
-    }
-
-    values = interleaved({name: lambda f=f: timed(f) for name, f in measures.items()}, rounds * SHORT)
+    rounds *= SHORT
+    shared_pairs = alternating((pair, bare_shared), rounds, CALLS)
+    values = alternating((pair, bare_pair, bare_in_3, lock), rounds, CALLS)
+    refusals = alternating((refused, bare_refused, lost), rounds, CALLS)
+    slots = alternating((won, bare_pair, won_first), rounds, CALLS)
     kept.release()
     client.close()
     theirs.close()
     return [
-        *(Figure(f"{name}: time", values[name], "µs", None) for name in values),
-        ratio("acquire + release / bare", values, "pair", "bare", 1.6),
-        ratio("acquire + release / bare in 3", values, "pair", "in_3", 1.6),
-        ratio("acquire + release / bare on one lease", values, "pair", "bare_shared", 1.15),
+        *times("", shared_pairs, values, refusals, slots),
+        ratio("acquire + release / bare", values, "pair", "bare_pair", 1.6),
+        ratio("acquire + release / bare in 3", values, "pair", "bare_in_3", 1.6),
+        ratio("acquire + release / bare on one lease", shared_pairs, "pair", "bare_shared", 1.15),
         ratio("acquire + release / python-etcd3's Lock", values, "pair", "lock", 1.0),
-        ratio("refused / bare", values, "refused", "bare_refused", 0.8),
-        ratio("slot won + handled / bare", values, "won", "bare", 1.15),
-        ratio("slot won + handled, name not seen before / bare", values, "won_first", "bare", None),
-        ratio("slot lost / bare refused", values, "lost", "bare_refused", 1.1),
+        ratio("refused / bare", refusals, "refused", "bare_refused", 0.8),
+        ratio("slot won + handled / bare", slots, "won", "bare_pair", 1.15),
+        ratio("slot won + handled, name not seen before / bare", slots, "won_first", "bare_pair", None),
+        ratio("slot lost / bare refused", refusals, "lost", "bare_refused", 1.1),
     ]
 
 
@@ -252,7 +252,7 @@ def renewals(server: Etcd, rounds: int) -> list[Figure]:
 
 
 def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
-    async def measure() -> dict[str, list[float]]:
+    async def measure() -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         channel = grpc.aio.insecure_channel(f"{HOST}:{server.port}")
         stubs = {
             kind: channel.unary_unary(wire.METHODS[kind][0], kind.SerializeToString, wire.METHODS[kind][1])
@@ -267,17 +267,17 @@ def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
             look = wire.RequestOp(request_range=wire.Range(key=b"aio"))
             return await stubs[wire.Txn](wire.Txn(compare=[absent], success=[put], failure=[look]))
 
-        async def pair() -> None:
+        async def bare_pair() -> None:
             nonlocal lease
             lease = (await stubs[wire.Grant](wire.Grant(TTL=30))).ID
             assert (await put()).succeeded
             await stubs[wire.Txn](wire.Txn(success=[wire.RequestOp(request_delete_range=wire.Delete(key=b"aio"))]))
             await stubs[wire.Revoke](wire.Revoke(ID=lease))
 
-        async def refused_by_etcd() -> None:
+        async def bare_refused() -> None:
             assert not (await stubs[wire.Txn](refusal)).succeeded
 
-        async def ours() -> None:
+        async def pair() -> None:
             await (await client.try_lease("aio")).release()
 
         async def refused() -> None:
@@ -286,7 +286,7 @@ def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
         lease = (await stubs[wire.Grant](wire.Grant(TTL=600))).ID
         found = wire.Compare(target=wire.CREATE, key=b"rota/leases/aio/held", create_revision=0)
         refusal = wire.Txn(compare=[found], success=[wire.RequestOp(request_put=wire.Put(key=b"rota/leases/aio/held"))])
-        measures = {"bare aio": pair, "rota": ours, "bare aio refused": refused_by_etcd, "rota refused": refused}
+        measured: tuple[Callable[[], Awaitable[None]], ...] = (bare_pair, pair)
         if aetcd is not None:
             theirs = aetcd.Client(HOST, server.port)
 
@@ -294,27 +294,24 @@ def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
                 async with theirs.lock(b"aio/lock", 30):
                     pass
 
-            measures["aetcd's Lock"] = lock
-        values: dict[str, list[float]] = {name: [] for name in measures}
-        for _ in range(rounds * SHORT + 1):
-            for name, function in measures.items():
-                started = time.perf_counter()
-                for _ in range(CALLS):
-                    await function()
-                values[name].append((time.perf_counter() - started) / CALLS * 1e6)
+            measured += (lock,)
+        values = await alternating_async(measured, rounds * SHORT, CALLS)
+        refusals = await alternating_async((bare_refused, refused), rounds * SHORT, CALLS)
         await kept.release()
         await client.close()
         await channel.close()
         if aetcd is not None:
             await theirs.close()
-        return {name: found[1:] for name, found in values.items()}
+        return values, refusals
 
-    values = asyncio.run(measure())
-    figures = [Figure(f"async: {name}", found, "µs", None) for name, found in values.items()]
-    figures.append(ratio("async acquire + release / bare aio", values, "rota", "bare aio", 1.6))
-    figures.append(ratio("async refused / bare aio", values, "rota refused", "bare aio refused", 0.8))
+    values, refusals = asyncio.run(measure())
+    figures = [
+        *times("async ", values, refusals),
+        ratio("async acquire + release / bare aio", values, "pair", "bare_pair", 1.6),
+        ratio("async refused / bare aio", refusals, "refused", "bare_refused", 0.8),
+    ]
     if aetcd is not None:
-        figures.append(ratio("async acquire + release / aetcd's Lock", values, "rota", "aetcd's Lock", 1.0))
+        figures.append(ratio("async acquire + release / aetcd's Lock", values, "pair", "lock", 1.0))
     return figures
 
 

@@ -8,7 +8,6 @@ transactions of 250 for as many nodes.
 
 from __future__ import annotations
 
-import gc
 import os
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from typing import Any
 import rota
 from kazoo.client import KazooClient
 from rota.backend import Renewal
-from rounds import Figure, interleaved, main
+from rounds import Figure, alternating, interleaved, main
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -30,29 +29,6 @@ import servers
 
 CALLS, HAND_OFFS, LEASES = 100, 10, 1000
 CONTENT = b"x" * 300  # about what a lease's record has
-
-
-def alternating(functions: tuple[Callable[[], Callable[[], object] | None], ...], rounds: int) -> dict[str, list[float]]:
-    """Return each function's median of microseconds per call, for every round.
-
-    They alternate call by call, so that all feel the same load. What a function returns is called, too, and not timed.
-    """
-    values: dict[str, list[float]] = {function.__name__: [] for function in functions}
-    for number in range(-1, rounds):
-        took: dict[str, list[float]] = {name: [] for name in values}
-        gc.collect()
-        gc.disable()
-        for turn in range(CALLS):
-            for function in functions if turn % 2 else reversed(functions):
-                started = time.perf_counter()
-                after = function()
-                took[function.__name__].append(time.perf_counter() - started)
-                if after is not None:
-                    after()
-        gc.enable()
-        for name, some in took.items() if number >= 0 else ():
-            values[name].append(statistics.median(some) * 1e6)
-    return values
 
 
 def ratio(what: str, rounds: dict[str, list[float]], ours: str, bare: str, bound: float | None) -> list[Figure]:
@@ -112,7 +88,7 @@ def blocking(bare: KazooClient, url: str, rounds: int) -> list[Figure]:
         bare.set(f"/{run}/held", CONTENT)
 
     measures = (kazoo_pair, kazoo_lock, rota_pair, kazoo_get, rota_refused, rota_lost, kazoo_set, rota_won, kazoo_sets, rota_handled)
-    values = alternating(measures, rounds)
+    values = alternating(measures, rounds, CALLS)
     client.close()
     return [
         *ratio("acquire + release", values, "rota_pair", "kazoo_pair", 1.5),

@@ -9,12 +9,15 @@ a median is over its bound.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+F = TypeVar("F", bound=Callable[[], Any])
 
 ROUNDS = 7
 
@@ -49,6 +52,58 @@ def interleaved(measures: dict[str, Callable[[], float]], rounds: int, warm: boo
         for name in list(measures) if number % 2 == 0 else reversed(list(measures)):
             values[name].append(measures[name]())
     return values
+
+
+class Turns(Generic[F]):
+    """Functions that take turns call by call, so that each call and its baseline's are neighbours and feel the same load.
+
+    Iterate over it, time what it yields, and tell it by `took`. Garbage is collected between rounds alone.
+
+    Attributes:
+        values: Of each function, by its name: the median of microseconds per call, for every round but the first.
+    """
+
+    def __init__(self, functions: tuple[F, ...], rounds: int, calls: int) -> None:
+        self.values: dict[str, list[float]] = {function.__name__: [] for function in functions}
+        self._functions, self._rounds, self._calls = functions, rounds, calls
+        self._took: dict[str, list[float]] = {}
+
+    def took(self, function: F, seconds: float) -> None:
+        """Note how long a call took."""
+        self._took[function.__name__].append(seconds)
+
+    def __iter__(self) -> Iterator[F]:
+        for number in range(-1, self._rounds):
+            self._took = {name: [] for name in self.values}
+            gc.collect()
+            gc.disable()
+            for turn in range(self._calls):
+                yield from self._functions if turn % 2 else reversed(self._functions)
+            gc.enable()
+            for name, some in self._took.items() if number >= 0 else ():
+                self.values[name].append(statistics.median(some) * 1e6)
+
+
+def alternating(functions: tuple[Callable[[], Callable[[], object] | None], ...], rounds: int, calls: int) -> dict[str, list[float]]:
+    """Return `Turns.values`. What a function returns is called, too, and not timed."""
+    turns = Turns(functions, rounds, calls)
+    for function in turns:
+        started = time.perf_counter()
+        after = function()
+        turns.took(function, time.perf_counter() - started)
+        if after is not None:
+            after()
+    return turns.values
+
+
+async def alternating_async(functions: tuple[Callable[[], Awaitable[None]], ...], rounds: int, calls: int) -> dict[str, list[float]]:
+    """As `alternating`, on an event loop."""
+    turns = Turns(functions, rounds, calls)
+    for function in turns:
+        started = time.perf_counter()
+        await function()
+        turns.took(function, time.perf_counter() - started)
+    return turns.values
 
 
 def seconds(function: Callable[[], object]) -> float:
