@@ -29,21 +29,21 @@ Claims = Callable[..., Claim]
 
 
 def test_a_lease_and_a_watch_outlive_a_restart(name: str, connect: Connect, driver_for: Drivers) -> None:
+    """However long that takes on a busy machine: the ttl leaves room, and only a renewal sent after it counts."""
     with Etcd() as server:
         holder, waiter = connect(server.url()), driver_for(server.url())
-        grant = holder.try_lease(name, ttl="3s")
+        grant = holder.try_lease(name, ttl="90s", heartbeat="1s")
         woken: list[bool] = []
-        thread = threading.Thread(target=lambda: woken.append(waiter.watch(name, grant._owner, 20.0)))
+        thread = threading.Thread(target=lambda: woken.append(waiter.watch(name, grant._owner, 120.0)))
         thread.start()
-        since = grant._deadline
+        wait_until(lambda: server.metric("etcd_debugging_mvcc_watcher_total") == 1, what="a watch")
         server.restart()
-        wait_until(lambda: grant._deadline > since, 10, "a renewal after the restart")
+        restarted = monotonic()
+        wait_until(lambda: grant._deadline >= restarted + 90 * 0.9, what="a renewal after the restart")
         assert not woken
-        began = time.monotonic()
         grant.release()
-        thread.join(10)
+        thread.join(30)
         assert woken == [True]
-        assert time.monotonic() - began < 5
 
 
 def test_tokens_grow_over_a_restored_snapshot_and_over_wiped_data(name: str, connect: Connect) -> None:

@@ -193,6 +193,13 @@ class Etcd(Process):
         kvs = self.do("kv/range", key=key.encode()).get("kvs")
         return b64decode(kvs[0].get("value", "")) if isinstance(kvs, list) else None
 
+    def metric(self, name: str) -> float:
+        """Return one of the numbers that it tells for monitoring, by plain HTTP."""
+        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=10.0)) as connection:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
     def leader(self) -> str:
         """Return the id of its leader as it sees it; empty without one."""
         with contextlib.suppress(OSError, EtcdError, http.client.HTTPException):
