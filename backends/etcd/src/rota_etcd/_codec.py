@@ -13,6 +13,7 @@ that compare the record's revision and the second key's, so that each verb is de
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring as quoted
 from typing import Any, NamedTuple
 
 from rota import rules
@@ -20,9 +21,12 @@ from rota.backend import Now, Record
 from rota.duration import SECOND
 from rota.errors import ConfigurationError
 
-_DEFAULTS = Record("")
+from . import _wire
+
 _FORMAT = 1
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+#: The fields that are written as JSON, and their defaults: neither the name, which the key tells, nor the history and the format.
+_WRITTEN = slice(1, -2)
+_FIELDS, _DEFAULTS = Record._fields[_WRITTEN], Record("")[_WRITTEN]
 
 
 class Keys:
@@ -31,10 +35,12 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.records, self.leases, self.guards = (f"{prefix}/{part}/".encode() for part in ("records", "leases", "guards"))
 
-    def ranges(self, name: str) -> list[dict[str, dict[str, bytes]]]:
-        """Return what reads all of a name."""
-        encoded = name.encode()
-        return [{"request_range": {"key": key + encoded}} for key in (self.records, self.leases)]
+    def reading(self, name: str) -> Any:
+        """Return the request that reads all of a name."""
+        encoded, request = name.encode(), _wire.Txn()
+        for keys in (self.records, self.leases):
+            request.success.add().request_range.key = keys + encoded
+        return request
 
 
 class Found(NamedTuple):
@@ -71,7 +77,7 @@ class Found(NamedTuple):
 
 
 def found(name: str, response: Any) -> Found:
-    """Read the answer of a transaction to `Keys.ranges`."""
+    """Read the answer to `Keys.reading`."""
     (record, lease) = (part.response_range.kvs for part in response.responses)
     stored, seconds, fenced = decode(name, record[0].value) if record else (None, 0, False)
     return Found(
@@ -87,15 +93,16 @@ def found(name: str, response: Any) -> Found:
 
 def encode(record: Record, seconds: int, fenced: bool) -> bytes:
     """Return the value of a record's key."""
-    values: dict[str, Any] = {"format": _FORMAT}
-    values |= {field: value for field, value, default in zip(Record._fields, record, _DEFAULTS, strict=True) if value != default}
-    del values["name"]
-    history: bytes = values.pop("history", b"")
+    # field by field, in half the time that a JSONEncoder takes: this is on the way of every claim
+    parts = [f'{{"format":{_FORMAT}']
+    for field, value, default in zip(_FIELDS, record[_WRITTEN], _DEFAULTS, strict=True):
+        if value != default:
+            parts.append(f'"{field}":{quoted(value) if isinstance(value, str) else "true" if value is True else value}')
     if record.owner:
-        values["lease_seconds"] = seconds
+        parts.append(f'"lease_seconds":{seconds}')
         if fenced:
-            values["fenced"] = True
-    return _to_json(values).encode() + b"\n" + history
+            parts.append('"fenced":true')
+    return f"{','.join(parts)}}}\n".encode() + record.history
 
 
 def decode(name: str, value: bytes) -> tuple[Record, int, bool]:
@@ -104,8 +111,11 @@ def decode(name: str, value: bytes) -> tuple[Record, int, bool]:
     try:
         values = json.loads(line)
         seconds, fenced = values.pop("lease_seconds", 0), values.pop("fenced", False)
-        if values["format"] != _FORMAT:
-            raise ConfigurationError(f"the record of {name!r} has format {values['format']}, this rota knows {_FORMAT}")
-        return rules.checked(Record(name, **values, history=history)), seconds, fenced
+        if (written := values.pop("format")) != _FORMAT:
+            raise ConfigurationError(f"the record of {name!r} has format {written}, this rota knows {_FORMAT}")
+        fields = [values.pop(field, default) for field, default in zip(_FIELDS, _DEFAULTS, strict=True)]
+        if values:
+            raise ValueError(f"unknown fields {', '.join(values)}")
+        return rules.checked(Record(name, *fields, history)), seconds, fenced
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"the key of {name!r} holds no record of rota's: {error}") from error

@@ -152,12 +152,17 @@ class Leases:
         """Keep one whose key is gone for the next grant of its length; what is too many ends by itself."""
         if lease.doubtful:
             return
-        with suppress(*_TOLD_LATER):
+        try:
             self._link.open_stream(monotonic())  # from here on it is seen when the store goes away
+        except _TOLD_LATER:
+            return
         lease.stream = self._link.stream
         if lease.stream:
             with self._lock:
-                self._spare.setdefault(lease.asked, deque(maxlen=SPARE)).append(lease)
+                spare = self._spare.get(lease.asked)
+                if spare is None:
+                    spare = self._spare[lease.asked] = deque(maxlen=SPARE)
+                spare.append(lease)
 
     def _taken_over(self, asked: int) -> Lease | None:
         waiting = self._spare.get(asked)

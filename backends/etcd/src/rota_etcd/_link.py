@@ -215,6 +215,9 @@ class Link:
 
     def open_stream(self, deadline: float) -> Stream:
         """Return the stream of keepalives to the endpoint in use, made if there is none, without waiting for an answer."""
+        opened = self._stream
+        if opened is not None and opened[1].error is None and opened[0] is self.endpoints.channel(self.at):
+            return opened[1]
         metadata = self.endpoints.metadata(False, lambda login: self._login(self.at, deadline - monotonic(), login))
         return self._open_stream(self.at, metadata)
 

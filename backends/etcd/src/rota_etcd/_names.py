@@ -27,7 +27,7 @@ class Names:
 
     def find(self, name: str, deadline: float) -> Found:
         """Read a name."""
-        return found(name, self._link.call(_wire.Txn(success=self.keys.ranges(name)), deadline))
+        return found(name, self._link.call(self.keys.reading(name), deadline))
 
     def write(
         self,
@@ -52,22 +52,23 @@ class Names:
         """
         encoded = name.encode()
         record_key, lease_key = self.keys.records + encoded, self.keys.leases + encoded
-        # in one piece, as dicts: three times as fast as from messages
-        writes: list[dict[str, object]] = []
         fenced = fences or (before.fenced and hold is None)
+        request = _wire.Txn()
+        # field by field: in three quarters of the time that it takes from dicts, in a quarter of that from messages
+        request.compare.add(target=_wire.MOD, key=record_key, mod_revision=before.written)
+        request.compare.add(target=_wire.CREATE, key=lease_key, create_revision=before.held)
         if record is None:
-            writes.append({"request_delete_range": {"key": record_key}})
+            request.success.add().request_delete_range.key = record_key
         else:
-            writes.append({"request_put": {"key": record_key, "value": encode(record, seconds, fenced)}})
+            put = request.success.add().request_put
+            put.key, put.value = record_key, encode(record, seconds, fenced)
             if hold is not None:
-                writes.append({"request_put": {"key": hold[0], "value": b"%d" % record.token, "lease": hold[1]}})
+                put = request.success.add().request_put
+                put.key, put.lease = hold
+                put.value = b"%d" % record.token
             elif before.held and not record.owner:
-                writes.append({"request_delete_range": {"key": lease_key}})
-        compare = [
-            {"target": _wire.MOD, "key": record_key, "mod_revision": before.written},
-            {"target": _wire.CREATE, "key": lease_key, "create_revision": before.held},
-        ]
-        response = self._link.call(_wire.Txn(compare=compare, success=writes), deadline, writes=True)
+                request.success.add().request_delete_range.key = lease_key
+        response = self._link.call(request, deadline, writes=True)
         if not response.succeeded:
             return self.find(name, deadline)
         at = response.header.revision

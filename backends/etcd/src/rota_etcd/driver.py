@@ -134,7 +134,7 @@ class EtcdDriver(Driver):
         self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[Settled, Record | None]], *, fences: bool = False
     ) -> Settled:
         settled, known = self._decide(name, timeout, decide, fences=fences)
-        return settled._replace(now=known)
+        return Settled(settled.applied, settled.record, known, settled.result, settled.expired)
 
     # -- time
 
@@ -152,8 +152,10 @@ class EtcdDriver(Driver):
         Without the latter the former is this host's: leases are not decided by it.
         """
         known = self._time(deadline, sharp)
+        if known is not None:
+            return known, known
         here = time.time_ns() // 1000
-        return known or (here, here), known
+        return (here, here), None
 
     # -- verbs
 
@@ -227,7 +229,7 @@ class EtcdDriver(Driver):
         if answer.verdict != WON or lease is None:
             return answer if known is not None else answer._replace(now=None)
         age = max(0, math.ceil((began - lease.renewed_at) * SECOND))
-        return answer._replace(now=known, ttl=claim.ttl if claim.ttl > asked else 0, age=age)
+        return Answer(WON, answer.record, known, answer.before, claim.ttl if claim.ttl > asked else 0, age)
 
     def _is_confirmed(self, owner: str, lease: int, deadline: float) -> bool:
         """Make sure that a grant that was found again has as long to live as its claim asked for; return False if it has ended."""
