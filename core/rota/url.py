@@ -164,6 +164,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]!r}?" if near else ""
 
 
+def check_host(host: str, scheme: str) -> None:
+    """Refuse a host's name that resolvers refuse with errors of their own; the message holds none of it: it may be part of a password."""
+    try:
+        labels = (host if host.isascii() else host.encode("idna").decode()).removesuffix(".").split(".")
+    except UnicodeError:
+        labels = [""]
+    if not all(0 < len(label) < 64 for label in labels):
+        raise ConfigurationError(f"the {scheme}:// URL has a host of which a part between dots is empty, or longer than 63 characters")
+
+
 def check_text(text: str, what: str, limit: int) -> str:
     """Check a name or label: text, not empty, no control character, no surrounding white space, at most ``limit`` bytes of UTF-8."""
     if not isinstance(text, str):

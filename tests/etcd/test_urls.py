@@ -75,3 +75,9 @@ def test_a_file_of_a_certificate_that_is_not_there_is_named(name: str) -> None:
 
 def test_each_option_has_a_line_of_help() -> None:
     assert all(EtcdBackend.options.values())
+
+
+@pytest.mark.parametrize("host", ["h..example", f"{'h' * 64}.example", "a.example,h..example", f"{'é' * 64}.example"])
+def test_hosts_that_no_resolver_takes_are_refused_before_it_is_asked(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="host"):
+        rota.connect(f"etcd://{host}/coord")

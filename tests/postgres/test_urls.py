@@ -120,3 +120,9 @@ def test_a_server_that_turns_read_only_is_away_and_comes_back(victim: Postgres, 
         client._engine.breaker.answered()
         assert client.try_lease(name)
         held.check()
+
+
+@pytest.mark.parametrize("host", ["db..example", f"{'d' * 64}.example", "a.example,db..example", f"{'é' * 64}.example", "db:70000", "db:0"])
+def test_hosts_and_ports_that_no_resolver_takes_are_refused_before_it_is_asked(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="host|port"):
+        rota.connect(f"postgresql://app@{host}/coord")

@@ -103,6 +103,7 @@ def test_the_certificate_option_lists_what_it_takes() -> None:
         ("redis://:pw@/0", "host"),
         ("redis://h.example:", "port"),
         ("redis://h.example:70000", "port"),
+        ("redis://h..example", "host"),
         ("redis://h.example:63x9", "port"),
         ("redis://h1.example,h2.example/0", "one host"),
         ("redis://[::1/0", "IPv6"),

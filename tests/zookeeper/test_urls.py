@@ -177,3 +177,9 @@ def test_kazoo_logs_no_password(server: ZooKeeper, connect: Any, name: str, capl
     caplog.set_level(1)
     assert connect(server.url("/logs", user="svc:s3cret")).try_lease(name)
     assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("host", ["h..example", f"{'h' * 64}.example", "a.example,h..example", f"{'é' * 64}.example"])
+def test_hosts_that_no_resolver_takes_are_refused_before_it_is_asked(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="host"):
+        rota.connect(f"zookeeper://{host}/coord")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from rota.errors import ConfigurationError
-from rota.url import Url, check_text
+from rota.url import Url, check_host, check_text
 
 OPTIONS: Mapping[str, str] = {
     "tls": "true: TLS, as etcds:// has it",
@@ -114,7 +114,9 @@ def _address(text: str) -> tuple[str, int]:
         rest = colon
     if not host or (rest and not port):
         raise ConfigurationError("write the members as etcd://HOST:PORT,HOST:PORT/PREFIX")
-    return _decoded(host, "host"), _port(port, "a member's port") if port else PORT
+    host = _decoded(host, "host")
+    check_host(host, "etcd")
+    return host, _port(port, "a member's port") if port else PORT
 
 
 def _port(text: str, what: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rota.backend import AsyncDriver, Backend, Driver
 from rota.errors import ConfigurationError
-from rota.url import Url, did_you_mean
+from rota.url import Url, check_host, did_you_mean
 
 if TYPE_CHECKING:
     from ._driver import PostgresDriver
@@ -81,8 +81,11 @@ def _told(scheme: str, rest: str, options: Mapping[str, str]) -> dict[str, str]:
             f"libpq can't read the {scheme}:// URL: percent-encode what is not plain in user, password or options; check hosts and ports"
         ) from None
     told = {option.keyword.decode(): option.val.decode() for option in parsed if option.val is not None}
-    if not all(port.isdigit() or not port for port in told.get("port", "").split(",")):
-        raise ConfigurationError(f"a port of the {scheme}:// URL is no number")
+    if not all(not port or (port.isascii() and port.isdigit() and 0 < int(port) < 65536) for port in told.get("port", "").split(",")):
+        raise ConfigurationError(f"a port of the {scheme}:// URL is no number from 1 to 65535")
+    for host in told.get("host", "").split(","):
+        if host and host[0] not in "/@":
+            check_host(host, scheme)
     for name in ("host", "port", "hostaddr", "target_session_attrs"):
         default = _libpq().get(name)
         if name not in told and default:

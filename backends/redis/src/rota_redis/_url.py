@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from rota.errors import ConfigurationError
-from rota.url import Url
+from rota.url import Url, check_host
 
 #: (host, port), or the path of a Unix socket.
 Address = tuple[str, int] | str
@@ -150,6 +150,7 @@ def _host(scheme: str, text: str) -> tuple[str, int]:
         raise ConfigurationError(f"the {scheme}:// URL names no host")
     if any(c in "%[]<>\"'\\^`{|}" for c in host):
         raise ConfigurationError(f"the {scheme}:// URL has a host with a character that no host has: percent-encode users and passwords")
+    check_host(host, scheme)
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         # it may be the begin of a password
         raise ConfigurationError(f"the {scheme}:// URL has a port that is no number from 1 to 65535: percent-encode ':', '/' in a password")

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from rota.errors import ConfigurationError
-from rota.url import Url
+from rota.url import Url, check_host
 
 OPTIONS = {
     "acl": "who may read and change what is written: open, creator, or creator,read (default: creator with a user, else open)",
@@ -107,6 +107,7 @@ def _server(text: str) -> str:
             raise ConfigurationError("the zookeeper:// URL has a ':' without a port")
     if host in ("", "[]") or "%" in host:
         raise ConfigurationError("write zookeeper://HOST[:PORT][,HOST[:PORT]…][/CHROOT]; a host is missing or has an escape in it")
+    check_host(host, "zookeeper")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ConfigurationError("the zookeeper:// URL has a port that is no number from 1 to 65535")
     return f"{host}:{port or PORT}"
