@@ -152,7 +152,7 @@ def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str, un
         distrusted = until(lambda: refusal(f"{bare}?tls=true"))
         assert "certificate verify failed" in str(distrusted)
         assert distrusted.__cause__.__traceback__ is not None, "it holds all that was there when it was raised"
-        assert open_sockets() <= before, "the socket of a handshake that failed stays open"
+        until(lambda: open_sockets() <= before)  # no socket of a handshake that failed stays open; the next one may be on its way
         assert "No such file" in str(until(lambda: refusal(f"{bare}?tls=true&ca=/nowhere/ca.pem")))
         assert connect(f"{bare}?tls=true&verify=false", timeout=5).try_lease(f"{name}/2")
 
