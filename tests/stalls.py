@@ -14,8 +14,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 from rota.testing.stopwatch import Stopwatch
 
-#: A machine that wakes its processes this late stands still, seconds: less than every margin of the tests marked so, and far more than a
-#: busy one takes.
+#: As late as this, in all, has a machine to have woken a waiting thread beside a test that failed, seconds: less than the margins of the
+#: tests marked so. On a quiet machine it is none.
 STALL = 0.1
 TRIES = 3
 
@@ -31,7 +31,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
         if not left or watch.late < STALL or not any(report.failed for report in reports):
             break
-        item.user_properties.append(("stalled", f"run again, for the machine stood still for {watch.late:.1f}s"))
+        item.user_properties.append(("stalled", f"run again, for the machine kept it waiting for {watch.late:.1f}s"))
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -104,7 +104,7 @@ def test_the_leader_is_killed_while_leases_are_held_and_slots_raced_for(
                 if rival.try_lease(grant.name, on_unavailable="skip") and not grant.lost:
                     stolen.append(grant.name)
 
-    robber = threading.Thread(target=rob)
+    robber = threading.Thread(target=rob, daemon=True)
     robber.start()
     for racer in racers:
         racer.start()

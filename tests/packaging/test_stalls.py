@@ -74,5 +74,5 @@ def test_a_test_is_run_again_only_after_a_stall(tmp_path: Path, test: str, late:
     )
     assert (ended.returncode == 0) is passes, ended.stdout
     assert (tmp_path / "runs").stat().st_size == runs
-    assert ended.stdout.count("run again, for the machine stood still for 2.5s") == runs - 1
+    assert ended.stdout.count("run again, for the machine kept it waiting for 2.5s") == runs - 1
     assert f"1 {'passed' if passes else 'failed'}" in ended.stdout

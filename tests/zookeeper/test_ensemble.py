@@ -148,7 +148,7 @@ def test_a_killed_leader_makes_no_two_owners_and_loses_no_slot(connect: Any, nam
                     if stop.is_set():
                         break
 
-        threads = [threading.Thread(target=work), threading.Thread(target=take_over)]
+        threads = [threading.Thread(target=target, daemon=True) for target in (work, take_over)]
         first = next_slot(holder.driver.now(5.0)[0])
         with racers([url] * 3, f"{name}/slots", first, 120) as finish:
             for thread in threads:
