@@ -47,6 +47,11 @@ class Ask:
     period = 0
 
     @property
+    def canonical(self) -> str:
+        """The schedule as the record keeps it (W8); empty where there is none."""
+        return "" if self.schedule is None else self.schedule.canonical
+
+    @property
     def floating(self) -> bool:
         """Whether the slot follows from the store's time, so that an answer counts only for the slot that holds it."""
         return False
@@ -65,6 +70,10 @@ class Ask:
 class OnceAsk(Ask):
     """A rolling window."""
 
+    @property
+    def canonical(self) -> str:
+        return f"per {describe(self.period)}"
+
     def claim(self, owner: str, label: str, slot: Slot | None, apply_until: int, back: bool = False) -> Claim:
         return Claim(
             self.name,
@@ -74,7 +83,7 @@ class OnceAsk(Ask):
             self.terms.ttl,
             apply_until,
             self.retention,
-            schedule=f"per {describe(self.period)}",
+            schedule=self.canonical,
             period=self.period,
             seal=self.seal,
             max_attempts=self.max_attempts,
@@ -115,7 +124,7 @@ class WindowAsk(Ask):
         """Return the fields of a claim from `Claim.schedule` on."""
         start, end = slot
         return (
-            self.schedule.canonical if self.schedule is not None else "",
+            self.canonical,
             self.schedule.zone_data if self.schedule is not None else "",
             start,
             end,

@@ -148,7 +148,7 @@ def _as_write_back(engine: Engine[Any], grant: BaseGrant, slot: Slot) -> WriteBa
         engine.label,
         ask.kind,
         ask.retention,
-        "" if schedule is None else schedule.canonical,
+        ask.canonical,
         "" if schedule is None else schedule.zone_data,
         slot.start,
         slot.end,

@@ -263,7 +263,7 @@ class WriteBack(NamedTuple):
         label: Who ran it.
         kind: ``window`` or ``rolling``.
         retention: See `Claim.retention`.
-        schedule: The canonical schedule.
+        schedule: The canonical schedule; empty where there is none.
         zone_data: The version of the zone data.
         slot_start: The slot's start.
         slot_end: Its end; None for a window without a schedule.

@@ -518,6 +518,20 @@ def test_a_run_without_the_store_is_in_the_history_and_stays_there(desk: Desk) -
         assert desk.one("show", "job", "--planned", iso(last.start))["how"] == "done"
 
 
+def test_a_period_without_the_store_is_shown_as_it_decides(desk: Desk) -> None:
+    """F3, W12: also where whoever wrote it back left out the schedule, as may happen; the slot tells the period."""
+    with desk.client() as client:
+        start = time.time_ns() // 1000 - HOUR
+        for name, schedule in (("job", ""), ("other", "per 1d")):
+            back = WriteBack(client._full(name), "dc1 host:1", "rolling", RETENTION, schedule, "", start, start + DAY)
+            assert client.driver.record(back, 20.0).applied
+            shown = desk.one("show", name)
+            assert (shown["verdict"], shown["how"], shown["schedule"]) == ("handled", "done", schedule or None)
+            refused = client.try_once(name, "1d")
+            assert f"{client._prefix}{name}: {shown['reason']}" == refused.reason
+            assert "was taken (degraded) by dc1 host:1" in shown["reason"]
+
+
 def test_as_many_runs_are_kept_as_the_capabilities_say(desk: Desk) -> None:
     with desk.client() as client:
         client._engine.label = "l" * 37 + ":42"

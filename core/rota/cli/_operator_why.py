@@ -103,7 +103,8 @@ def _ask(client: Client, name: str, record: Record, options: dict[str, Any]) -> 
     if record.kind == LEASE:
         return client._lease(name, {})
     if record.kind == ROLLING:
-        return client._once(name, record.schedule.removeprefix("per "), {})
+        # not by the schedule's text, which whoever wrote back a slot without the store may have left out
+        return client._once(name, f"{(record.slot_end or 0) - (record.slot_start or 0)}us", {})
     schedule = schedule_of(record.schedule)
     if schedule is None and "planned" not in options and record.slot_start is not None:
         options = {**options, "planned": iso(record.slot_start)}  # its slots have no other name: ask for the last one again

@@ -243,6 +243,24 @@ class Failing(Clauses):
         await face.until(lambda: self._verdict(client, name, schedule), what="an answer after the store is back")
         assert (await done(client.try_window(name, schedule))).verdict == HANDLED
 
+    async def test_F3_a_degraded_period_is_written_back_as_a_claim_would_have_kept_it(self, face: Face) -> None:
+        await self.check_windows(face)
+        await self.needs(face, "record")
+        client, name = face.connect(timeout=self.soon()), self.fresh()
+        await self._granted(face, client.try_once, self.fresh(), "90m")  # so that the store's time is known
+        client.driver.away(REFUSED)
+        grant = await done(client.try_once(name, "90m", on_unavailable="run"))
+        assert grant.degraded
+        await done(grant.handled())
+        client.driver.back()
+        assert await done(client.flush(10))
+        written = await self.known(face, name)
+        assert (written.kind, written.mark) == (ROLLING, grant.slot.start)
+        assert (written.slot_start, written.slot_end) == (grant.slot.start, grant.slot.end)
+        other = self.fresh()
+        granted = await self._granted(face, face.connect().try_once, other, "90m")
+        assert written.schedule == granted.record.schedule
+
     async def _verdict(self, client: Any, name: str, schedule: Every) -> bool:
         with contextlib.suppress(Unavailable):
             return bool((await done(client.try_window(name, schedule))).verdict)
