@@ -388,7 +388,7 @@ class Engine(Generic[G]):
     def abandon(self, ask: Ask, owner: str, apply_until: int) -> None:
         """L7, L8: finish an owner id whose claim may have been, or may yet be, applied."""
         settlement = Settlement(ask.name, owner, UNUSED, ask.retention)
-        self.keeper.keep(Kept(settlement, self.clock() + ask.terms.timeout + ask.terms.ttl_s, apply_until, None, lambda ended: None))
+        self.keeper.keep(Kept(settlement, self.clock() + ask.terms.timeout + ask.terms.ttl_s, apply_until, None, lambda *_: None))
 
     # -- losing
 

@@ -33,14 +33,14 @@ class Kept(NamedTuple):
         until: When to give up, local monotonic; infinity for a success.
         apply_until: The store's time from which on no claim of this owner can be applied any more (L7); 0 when it was answered.
         write_back: What to record if the settlement is lost, or instead of it.
-        done: Called when it is said, with how it ended.
+        done: Called when it is said, with how it ended, and whether the lease of the settlement had been lost by then.
     """
 
     settlement: Settlement | None
     until: float
     apply_until: int
     write_back: WriteBack | None
-    done: Callable[[str], object]
+    done: Callable[[str, bool], object]
 
 
 class Keeper:
@@ -73,7 +73,7 @@ class Keeper:
         with suppress(RotaError):  # no thread can be started now: it stays kept for the one that the next thing starts
             self._worker.wake()
         if dropped is not None:
-            dropped.done("given up: too much is unsaid")
+            dropped.done("given up: too much is unsaid", False)
 
     def waiting(self) -> int:
         """Return how many things are unsaid."""
@@ -102,8 +102,9 @@ class Keeper:
         said_any = False
         for _ in range(len(self._kept)):
             kept = self._kept[0]
+            lost = False
             try:
-                ended = self._say(kept)
+                ended, lost = self._say(kept)
             except Unavailable as error:
                 if self._clock() < kept.until:
                     return said_any
@@ -113,7 +114,7 @@ class Keeper:
             if ended:
                 said_any = True
                 try:
-                    kept.done(ended)
+                    kept.done(ended, lost)
                 except Exception:
                     import logging
 
@@ -125,27 +126,27 @@ class Keeper:
                         self._kept.append(kept)
         return said_any
 
-    def _say(self, kept: Kept) -> str:
-        """Say it; return how it ended, or an empty text when it must be said again."""
+    def _say(self, kept: Kept) -> tuple[str, bool]:
+        """Say it; return how it ended, or an empty text when it must be said again, and whether the lease had been lost."""
         settlement = kept.settlement
         if settlement is not None:
             settled = self._driver.settle(settlement, self._timeout)
             if settled.applied and not (kept.apply_until and settled.result != UNUSED):
-                return settled.result
+                return settled.result, settled.expired
             record = settled.record
             if not kept.apply_until and record is not None and record.last_owner == settlement.owner:
-                return record.last_result  # it was applied, and a later grant has been made since
+                return record.last_result, record.last_expired  # it was applied, and a later grant has been made since
             if kept.apply_until:
                 # a claim may still be on its way: final only when the store's time says that it can't be applied any more
                 passed = self._clock() >= kept.until if settled.now is None else settled.now[0] > kept.apply_until
-                return "not granted" if passed else ""
+                return "not granted" if passed else "", False
         if kept.write_back is not None:
             try:
                 written = self._driver.record(kept.write_back, self._timeout)
             except NotSupported as error:
-                return f"given up: {error}"
-            return HANDLED if written.applied else "lost"
-        return "lost"
+                return f"given up: {error}", False
+            return HANDLED if written.applied else "lost", settlement is not None
+        return "lost", True
 
 
 class Sweeper:

@@ -82,9 +82,10 @@ def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement,
     engine.heartbeat.remove(grant)
     if grant._listener is not None:
         engine.watchdog.remove(grant)
-    applied, ended = settled.applied, settled.result
+    applied, ended, expired = settled.applied, settled.result, settled.expired
     if not applied and record is not None and record.last_owner == settlement.owner:
-        applied, ended = True, record.last_result  # an earlier request was applied, and a later grant has been made since
+        # an earlier request was applied, and a later grant has been made since
+        applied, ended, expired = True, record.last_result, record.last_expired
     if applied and ended != result:
         applied = False
     if not applied and grant._ask.overlap:
@@ -104,14 +105,14 @@ def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement,
     if grant._ghost_until:
         # an earlier request of this id may still be on its way, and win once later owners have made the store forget the id (L4)
         engine.abandon(grant._ask, grant._owner, grant._ghost_until)
-    if settled.expired:
+    if expired:
         grant._lost = grant._lost or "it ran out before it was settled"
     else:
         grant._lost = grant._lost or SETTLED
     if result == HANDLED and grant.slot is not None:
         engine.local.add(grant.name, *grant.slot)
     if observers.listening:
-        observers.tell("rota_settled", grant=grant, outcome=result, expired=settled.expired)
+        observers.tell("rota_settled", grant=grant, outcome=result, expired=expired)
 
 
 def _history(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> bytes:
@@ -124,7 +125,7 @@ def _history(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> 
 
 
 def _settle_degraded(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
-    grant.outcome = result
+    grant.outcome, grant._lost = result, SETTLED
     if grant._listener is not None:
         engine.watchdog.remove(grant)
     if result == HANDLED and grant.slot is not None:
@@ -136,8 +137,12 @@ def _settle_degraded(engine: Engine[Any], grant: BaseGrant, result: str) -> None
 
 def _write_back(engine: Engine[Any], grant: BaseGrant) -> None:
     slot = grant.slot
+
+    def done(ended: str, _: bool) -> None:
+        engine.store_answered(ended)
+
     if slot is not None and "record" in engine.driver.capabilities.verbs:
-        engine.keeper.keep(Kept(None, NEVER, 0, _as_write_back(engine, grant, slot), engine.store_answered))
+        engine.keeper.keep(Kept(None, NEVER, 0, _as_write_back(engine, grant, slot), done))
 
 
 def _as_write_back(engine: Engine[Any], grant: BaseGrant, slot: Slot) -> WriteBack:
@@ -165,18 +170,24 @@ def _keep(engine: Engine[Any], grant: BaseGrant, settlement: Settlement) -> None
         engine.local.add(grant.name, *grant.slot)
     if not success:
         engine.heartbeat.remove(grant)
+        if not grant.lost:
+            grant._lost = SETTLED
     write_back = None
     if success and grant.slot is not None and "record" in engine.driver.capabilities.verbs:
         write_back = _as_write_back(engine, grant, grant.slot)
     until = NEVER if success else engine.clock() + grant._ttl
 
-    def done(ended: str) -> None:
+    def done(ended: str, lost: bool) -> None:
         engine.store_answered(ended)
         engine.heartbeat.remove(grant)
         if success:
             grant.outcome = ended
+            if lost:
+                grant._lost = grant._lost or "it was lost before it was settled"
+            elif ended == settlement.result:
+                grant._lost = grant._lost or SETTLED
         if observers.listening:
-            observers.tell("rota_settled", grant=grant, outcome=ended, expired=False)
+            observers.tell("rota_settled", grant=grant, outcome=ended, expired=lost)
 
     if observers.listening:
         observers.tell("rota_settled", grant=grant, outcome=grant.outcome, expired=False)

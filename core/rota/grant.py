@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 
-#: `_lost` of a grant that was settled.
+#: `_lost` of a grant that ended before its lease was lost: it holds nothing, and lost nothing.
 SETTLED = "it was settled"
 
 
@@ -109,13 +109,17 @@ class BaseGrant:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is no longer surely held. No I/O; once True it stays True."""
+        """Whether the lease was lost before the grant was settled (L6, W3a). No I/O; once True it stays True.
+
+        It can turn True as late as at the settlement, by the store's answer, which may be that the lease had run out though nobody was
+        granted the name since; a grant that ended in time stays False.
+        """
         if self._lost:
-            return True
+            return self._lost is not SETTLED
         if self._clock() < self._deadline:
             return False
         self._lose("its deadline passed without a confirmed renewal" if self._deadline < self._hold_until else "max_hold is over")
-        return bool(self._lost)
+        return bool(self._lost) and self._lost is not SETTLED
 
     def check(self) -> None:
         """Return if the lease is surely held; call it before every step that must not run twice. No I/O.
@@ -123,11 +127,11 @@ class BaseGrant:
         Raises:
             LeaseLost: The deadline passed, the store said so, the grant was settled, or this is a forked child (L10).
         """
-        if (self._lost or self._clock() >= self._deadline) and self.lost:
+        if self._lost or (self._clock() >= self._deadline and self.lost):
             raise LeaseLost(f"{self.name}: {self._lost}")
 
     def remaining(self) -> float:
-        """Return the seconds until the holder's own deadline; 0 when lost, infinity when nothing can be lost. No I/O."""
+        """Return the seconds until the holder's own deadline; 0 when lost or settled, infinity when nothing can be lost. No I/O."""
         return 0.0 if self._lost else max(0.0, self._deadline - self._clock())
 
     @property

@@ -30,7 +30,10 @@ def rota_refused(refused: Refused) -> None:
 
 @hookspec
 def rota_settled(grant: BaseGrant, outcome: str, expired: bool) -> None:
-    """A grant was settled; ``outcome`` says how, ``lost`` if a later grant was made, ``unrecorded`` if the store did not confirm (F5)."""
+    """A grant was settled; ``outcome`` says how, ``lost`` if a later grant was made, ``unrecorded`` if the store did not confirm (F5).
+
+    ``expired`` tells whether its lease had been lost by then (W3a). What was not confirmed is told of again when it is.
+    """
 
 
 @hookspec

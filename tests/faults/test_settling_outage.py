@@ -68,6 +68,7 @@ def test_a_settlement_that_is_on_its_way_while_the_lease_runs_out(world: Any) ->
     assert world.read().mark == grant.slot.start
     assert world.read().last_expired
     assert grant.outcome == HANDLED
+    assert grant.lost, "the settlement that was kept told of it"
 
 
 def test_a_success_after_a_later_grant_moves_nothing(world: Any) -> None:
@@ -207,6 +208,8 @@ def test_a_success_while_the_store_is_away_is_kept_and_recorded_when_it_is_back(
     assert client.flush(10)
     assert grant.outcome == HANDLED
     grant.handled()
+    world.clock.advance(60)
+    assert not grant.lost, "it was renewed until it was recorded, and lost nothing"
     record = world.read()
     assert (record.mark, record.outcome, record.last_expired) == (grant.slot.start, HANDLED, False)
     assert len(set(settles(client))) == 1
@@ -217,7 +220,7 @@ def test_a_success_while_the_store_is_away_is_kept_and_recorded_when_it_is_back(
     assert client.driver.count("renew") == renewals, "and is renewed no longer"
 
 
-def test_a_success_is_still_recorded_after_the_lease_ran_out(world: Any) -> None:
+def test_a_success_is_still_recorded_after_the_lease_ran_out(world: Any, events: Any) -> None:
     """F5, W3a: the store was away for everything, longer than the ttl."""
     client = world.client(timeout=1)
     grant = client.try_window(world.name, HOURLY, ttl=30)
@@ -229,6 +232,9 @@ def test_a_success_is_still_recorded_after_the_lease_ran_out(world: Any) -> None
     client.driver.back()
     assert client.flush(10)
     assert world.read().mark == grant.slot.start
+    assert grant.lost
+    world.until(lambda: len(events.settled) == 2)
+    assert events.settled == [("unrecorded", False), (HANDLED, True)]
     assert world.client().try_window(world.name, HOURLY).verdict == "handled"
 
 
@@ -249,6 +255,7 @@ def test_a_success_overtaken_by_a_later_grant_is_written_back(world: Any) -> Non
     assert (record.mark, record.token) == (grant.slot.start, successor.token)
     assert record.owner != ""
     successor.check()
+    assert grant.lost
     assert any(isinstance(call[1], WriteBack) for call in client.driver.calls)
 
 
@@ -291,11 +298,29 @@ def test_a_failure_or_release_that_is_not_confirmed_raises_nothing(world: Any) -
     failed.failed()
     released.release()
     assert world.read().owner != ""
+    world.clock.advance(10)
+    for grant in (failed, released):
+        assert not grant.lost, "its holder gave it up, and lost nothing"
+        with pytest.raises(LeaseLost):
+            grant.check()
     client.driver.back()
     assert client.flush(10)
     assert not world.read().owner
     assert not world.read(world.name + "-lease").owner
     assert world.client().try_window(world.name, HOURLY).attempt == 2
+
+
+def test_a_run_without_the_store_that_has_ended_may_not_go_on(world: Any) -> None:
+    """F2: it can lose nothing, but `check` is for steps of a body that has not ended."""
+    client = world.client(timeout=1)
+    client.driver.away()
+    for how in ("failed", "unused", "handled"):
+        grant = client.try_window(world.name, HOURLY, on_unavailable="run")
+        grant.check()
+        getattr(grant, how)()
+        assert (grant.lost, grant.remaining()) == (False, 0)
+        with pytest.raises(LeaseLost):
+            grant.check()
 
 
 @on_loop

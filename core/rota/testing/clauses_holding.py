@@ -55,6 +55,14 @@ class Holding(Clauses):
         client.driver.back()
         await done(grant.release())
 
+    async def test_L6_a_lease_that_was_released_in_time_is_not_lost(self, face: Face) -> None:
+        client = face.connect()
+        async with face.enter(client.lease(self.fresh())) as grant:
+            assert not grant.lost
+        assert (grant.lost, grant.remaining()) == (False, 0)
+        with pytest.raises(LeaseLost):
+            grant.check()
+
     async def test_L6_the_holder_is_told_before_the_store_lets_go(self, face: Face) -> None:
         told: list[Any] = []
         client = face.connect()

@@ -170,6 +170,22 @@ class Lives(Clauses):
             assert grant.lost
             assert (await self.known(face, name)).mark == (None if followed else grant.slot.start)
 
+    async def test_W3a_a_grant_that_ended_in_time_is_not_lost(self, face: Face) -> None:
+        client, planned = face.connect(), in_seconds(face.began)
+        for how in ("handled", "failed", "unused", "release"):
+            grant = await done(client.try_window(self.fresh(), planned=planned))
+            assert not grant.lost
+            await done(getattr(grant, how)())
+            assert (grant.lost, grant.remaining()) == (False, 0), "who asks whether a recorded success was late is told that it was"
+            with pytest.raises(LeaseLost):
+                grant.check()
+        async with face.enter(client.window(self.fresh(), planned=planned, at_most_once=True, overlap=True)) as grant:
+            pass
+        assert not grant.lost
+        async with face.enter(client.once(self.fresh(), "1d")) as grant:
+            pass
+        assert not grant.lost
+
     async def test_W3b_a_seal_moves_the_mark_at_the_claim(self, face: Face) -> None:
         for result in (FAILED, "", HANDLED):
             claim = self.window(face, self.fresh(), seal=True)
