@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import history
 from ._keeper import Kept
 from ._observers import observers
-from .backend import FAILED, GAVE_UP, HANDLED, Settled, Settlement, WriteBack
+from .backend import FAILED, GAVE_UP, HANDLED, Record, Settled, Settlement, WriteBack
 from .errors import LeaseLost, Unavailable, Unrecorded
 from .grant import NEVER, SETTLED, BaseGrant
 from .schedule import Slot
@@ -86,22 +86,22 @@ def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement,
     if not applied and record is not None and record.last_owner == settlement.owner:
         # an earlier request was applied, and a later grant has been made since
         applied, ended, expired = True, record.last_result, record.last_expired
+    why = ""
     if applied and ended != result:
-        applied = False
+        applied, why = False, f"it was settled before, as {ended!r}"
     if not applied and grant._ask.overlap:
         applied = True  # W4: the mark moved at the claim, and a later slot's grant takes nothing away
     if not applied:
         grant.outcome = "lost"
-        lost_before = grant._lost
-        grant._lost = grant._lost or "a later grant was made"
+        why = why or gone(record, grant.token)
+        grant._lost = f"{grant._lost}; {why}" if grant._lost else why
         if result == HANDLED and grant._ask.terms.on_lost == "continue":
             _write_back(engine, grant)  # F2: it went on, degraded
             grant.outcome = HANDLED
             return
         if observers.listening:
             observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
-        why = "the store has no record of it any more" if record is None else "a later grant was made"
-        raise LeaseLost(f"{grant.name}: {lost_before or 'the lease was lost'}; {why}, and {result!r} was not recorded")
+        raise LeaseLost(f"{grant.name}: {result!r} was not recorded: {grant._lost}")
     if grant._ghost_until:
         # an earlier request of this id may still be on its way, and win once later owners have made the store forget the id (L4)
         engine.abandon(grant._ask, grant._owner, grant._ghost_until)
@@ -113,6 +113,19 @@ def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement,
         engine.local.add(grant.name, *grant.slot)
     if observers.listening:
         observers.tell("rota_settled", grant=grant, outcome=result, expired=expired)
+
+
+def gone(record: Record | None, token: int | None) -> str:
+    """Say from the record what became of the name since the grant of this token, which it tells of no more."""
+    if record is None:
+        return "the store has no record of it any more"
+    if record.token <= (token or 0):
+        return "the store knows nothing of this grant, as after a failover or from a backup"
+    if not record.kind:
+        return "it was forgotten by an operator"
+    if record.last_owner == "operator" and not record.owner:
+        return f"it was taken away by an operator, {record.label}"
+    return f"a later grant was made, to {record.label}"
 
 
 def _history(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> bytes:

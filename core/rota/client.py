@@ -271,7 +271,8 @@ class Client(_Base[Grant]):
         """Guard a body by a lease: one holder at a time, for as long as it is renewed.
 
         One round trip to take it, one to release it; renewals come from the heartbeat thread. When the lease runs out the grant's `check`
-        raises `LeaseLost`; so does leaving the body if somebody else was granted the name since.
+        raises `LeaseLost`; so does leaving the body if somebody else was granted the name since, or an operator took it away. The message
+        says who.
 
         Raises:
             ConfigurationError: A wrong name or option (before any I/O).
@@ -303,7 +304,7 @@ class Client(_Base[Grant]):
             Early: Entering: the planned slot has not begun.
             Unavailable: Entering: the store did not answer, and ``on_unavailable`` is ``raise``.
             Unrecorded: Leaving: the work is done, its success not yet confirmed (F5).
-            LeaseLost: Leaving: a later grant was made, so this one's success was not recorded.
+            LeaseLost: Leaving: a later grant was made, or an operator took it away, so this one's success was not recorded.
         """
         return Guard(self._engine, self._window(name, schedule, options))
 

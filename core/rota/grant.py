@@ -190,7 +190,7 @@ class Grant(BaseGrant):
         """Record the slot as handled: one round trip.
 
         Raises:
-            LeaseLost: A later grant was made, so nothing was recorded (W3a).
+            LeaseLost: A later grant was made, or an operator took it away, so nothing was recorded (W3a); the message says which.
             Unrecorded: The store did not confirm within ``timeout``; rota goes on trying while the process lives (F5).
         """
         step(self._engine.settle(self, HANDLED))
@@ -199,7 +199,7 @@ class Grant(BaseGrant):
         """Give the slot back for a retry, or close it at the last of ``attempts`` (W3c): one round trip; unconfirmed, expiry does it.
 
         Raises:
-            LeaseLost: A later grant was made.
+            LeaseLost: As of `handled`.
         """
         step(self._engine.settle(self, FAILED))
 
@@ -211,7 +211,7 @@ class Grant(BaseGrant):
         """Release the lease: one round trip; unconfirmed, expiry does it. A window's grant that is released has failed.
 
         Raises:
-            LeaseLost: The lease ran out and a later grant was made; that one is not touched (L4).
+            LeaseLost: The lease was lost and a later grant was made, which is not touched (L4), or an operator took it away.
         """
         step(self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED))
 
@@ -224,9 +224,11 @@ class Grant(BaseGrant):
             return
         try:
             step(self._engine.settle(self, self._result(error)))
-        except LeaseLost:
+        except LeaseLost as lost:
             if error is None:
                 raise
+            if isinstance(error, LeaseLost):
+                error.add_note(str(lost))  # the store told more of it than could be known in the body
 
 
 class AsyncGrant(BaseGrant):
@@ -277,9 +279,11 @@ class AsyncGrant(BaseGrant):
         try:
             if not self.outcome:
                 await self._engine.settle(self, self._result(error))
-        except LeaseLost:
+        except LeaseLost as lost:
             if error is None:
                 raise
+            if isinstance(error, LeaseLost):
+                error.add_note(str(lost))  # the store told more of it than could be known in the body
         except BaseException as interrupted:
             # the body ended before our cancellation reached it: it reached the settlement, which the keeper has taken over
             if not ours or type(interrupted).__name__ != "CancelledError":

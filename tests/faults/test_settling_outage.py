@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import rota
 from rota import Every, LeaseLost, Unrecorded
-from rota.backend import HANDLED, WriteBack
+from rota._settling import gone
+from rota.backend import HANDLED, Override, Record, WriteBack
 from rota.history import runs
 
 on_loop = pytest.mark.parametrize("face", ["async"], indirect=True)
@@ -100,6 +101,31 @@ def test_a_body_that_ends_well_after_a_later_grant_raises(world: Any) -> None:
         assert world.client().try_window(world.name, HOURLY, ttl=10)
         raise ZeroDivisionError
     assert world.read().mark is None
+
+
+def test_what_became_of_a_lost_grant_is_told_as_far_as_the_record_tells() -> None:
+    """L2, L4: no later grant is claimed of a store that has lost this one, or that an operator told to let go."""
+    granted = Record("job", "lease", token=7, label="host:1")
+    assert gone(None, 7) == "the store has no record of it any more"
+    assert gone(granted._replace(token=6, owner="a"), 7).startswith("the store knows nothing of this grant")
+    assert gone(Record("job", token=8), 7) == "it was forgotten by an operator"
+    changed = granted._replace(token=8, last_owner="operator", label="root@vm: stuck")
+    assert gone(changed, 7) == "it was taken away by an operator, root@vm: stuck"
+    later = changed._replace(token=9, label="host:2")
+    for record in (later._replace(owner="b"), later._replace(last_owner="b")):
+        assert gone(record, 7) == "a later grant was made, to host:2"
+
+
+def test_a_body_that_finds_out_by_itself_is_told_the_rest_as_it_is_left(world: Any) -> None:
+    """L6: `check` asks nobody, so its error learns who took the lease away from the settlement."""
+    client = world.client()
+    with pytest.raises(LeaseLost, match="not held any more") as raised, client.lease(world.name, ttl=30) as grant:
+        assert world.driver().override(Override(world.name, "released", "root@vm: stuck", 10**12), 5).applied
+        world.clock.run(15, step=5)
+        world.until(lambda: grant.lost)
+        grant.check()
+    told = [str(raised.value), *getattr(raised.value, "__notes__", [])]
+    assert any(line.endswith("it was taken away by an operator, root@vm: stuck") for line in told)
 
 
 # -- repeated

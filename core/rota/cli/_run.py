@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from rota._clock import monotonic
 from rota._heartbeat import NOT_HELD
+from rota._settling import gone
 from rota.backend import FAILED, GAVE_UP, HANDLED, UNUSED
 from rota.errors import ConfigurationError, LeaseLost, RotaError, Unavailable, Unrecorded
 
@@ -300,17 +301,11 @@ class _Run:
         say(f"{grant.name}: the lease could not be kept, so the command is stopped: {why}", "lost", name=grant.name)
 
     def _say_who(self, client: Client, grant: Grant) -> None:
-        """Say who took it, where the store can tell; the command is gone, so that this may take its time."""
+        """Say what the store tells of who took it; the command is gone, so that this may take its time."""
         with suppress(RotaError):
             record, _ = client.driver.read(grant._ask.name, self._options.timeout)
-            if record is None or record.token == grant.token:
-                return
-            if record.last_owner == "operator" and not record.owner:
-                say(f"{grant.name}: it was taken away by an operator, {record.label}")
-            elif record.owner:
-                say(f"{grant.name}: {record.label} holds it now")
-            elif not record.kind:
-                say(f"{grant.name}: it was forgotten by an operator")
+            if record is None or record.token != grant.token:
+                say(f"{grant.name}: {gone(record, grant.token)}")
 
     def _note(self, line: str) -> None:
         if not self._options.quiet:

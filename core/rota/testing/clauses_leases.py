@@ -8,11 +8,14 @@ import asyncio
 import threading
 from typing import Any
 
-from rota.backend import BUSY, FINISHED, LEASE, RELEASED, UNUSED, WON, Answer, Renewal
+import pytest
+
+from rota.backend import BUSY, FINISHED, LEASE, RELEASED, UNUSED, WON, Answer, Override, Renewal
 from rota.duration import DAY, SECOND
+from rota.errors import LeaseLost
 
 from .base import LONG, RETENTION, Clauses, new_owner
-from .faces import Face
+from .faces import Face, done
 
 
 class Leases(Clauses):
@@ -222,6 +225,36 @@ class Leases(Clauses):
         assert not settled.applied
         assert await self.known(face, claim.name) == before
         assert await self.renewed(face, successor)
+
+    async def test_L4_who_loses_a_lease_to_an_operator_is_told_who_and_why(self, face: Face) -> None:
+        await self.needs(face, "override")
+        operator = "root@vm: node is stuck"
+        grants: list[Any] = []
+
+        async def hold(ttl: float, told: bool) -> None:
+            name = self.fresh()
+            async with face.enter(face.connect().lease(name, ttl=ttl)) as grant:
+                grants.append(grant)
+                assert (await face.override(Override(name, RELEASED, operator, RETENTION))).applied
+                if told:
+                    await face.until(lambda: grant.lost)
+
+        # before the settlement, a renewal tells some
+        for ttl, told in ((60, False), (max(0.9, face.capabilities.min_ttl / SECOND), True)):
+            with pytest.raises(LeaseLost) as raised:
+                await hold(ttl, told)
+            assert str(raised.value).endswith(f"it was taken away by an operator, {operator}")
+            assert "later grant" not in str(raised.value)
+            assert grants[-1].lost
+            with pytest.raises(LeaseLost, match=operator):
+                grants[-1].check()
+
+    async def test_L4_who_loses_a_lease_that_was_forgotten_is_told_so(self, face: Face) -> None:
+        client, name = face.connect(), self.fresh()
+        grant = await done(client.try_lease(name))
+        assert await face.forget(name)
+        with pytest.raises(LeaseLost, match="it was forgotten by an operator"):
+            await done(grant.release())
 
     async def test_L4_nobody_releases_by_name(self, face: Face) -> None:
         claim = self.lease(face, self.fresh())

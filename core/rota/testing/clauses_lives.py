@@ -162,8 +162,9 @@ class Lives(Clauses):
             assert grant
             await self.outlive(face, await self.known(face, name))
             if followed:
-                await self.take(face, self.window(face, name, slot_start=grant.slot.start + 1, schedule="", slot_end=None))
-                with pytest.raises(LeaseLost):
+                later = self.window(face, name, slot_start=grant.slot.start + 1, schedule="", slot_end=None, label="site other:2")
+                await self.take(face, later)
+                with pytest.raises(LeaseLost, match="a later grant was made, to site other:2"):
                     await done(grant.handled())
             else:
                 await done(grant.handled())
