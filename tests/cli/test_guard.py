@@ -86,6 +86,19 @@ def test_a_wrapper_stopped_for_longer_than_its_ttl_has_no_command_left_when_the_
     assert cli.record("job").outcome == "handled"  # by the second, and not by the one that woke up
 
 
+def test_a_wrapper_that_goes_on_as_the_guard_has_ended_the_command_says_that_it_did(cli):
+    """L6: a moment before its own deadline, at which it would do the same. It is no exit 137 of a command that nobody killed."""
+    process = cli.start_shell("job", "--ttl", "2s", script="echo $$ > new; mv new pid; exec sleep 60")
+    pid = int(cli.until(lambda: cli.said("pid"))[0])
+    os.kill(process.pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGCONT)
+    ended = cli.end(process)
+    assert ended.returncode == _codes.LOST
+    assert "the lease could not be kept" in ended.stderr
+
+
 def test_a_wrapper_stopped_while_it_waits_in_line_goes_on_waiting(cli):
     """It holds nothing yet, so there is nothing to guard."""
     holder = cli.start_shell("job", "--ttl", "60s", script="touch started; until test -e go; do sleep 0.02; done")

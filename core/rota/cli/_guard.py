@@ -32,12 +32,16 @@ _KILLS = 1.0
 
 
 class Guard:
-    """The guard of one process group."""
+    """The guard of one process group.
+
+    Attributes:
+        kill_at: When it kills the group unless it is told otherwise, on the clock of `rota._clock.monotonic`.
+    """
 
     def __init__(self, group: int) -> None:
         feed, self._feed = os.pipe()
         os.set_blocking(self._feed, False)
-        self._told = FOREVER
+        self.kill_at = FOREVER
         self._pid = os.fork()
         if not self._pid:
             try:
@@ -49,8 +53,8 @@ class Guard:
 
     def feed(self, kill_at: float) -> None:
         """Let the group live until then, on the clock of `rota._clock.monotonic`."""
-        if self._pid and abs(kill_at - self._told) > _STEP:
-            self._told = kill_at
+        if self._pid and abs(kill_at - self.kill_at) > _STEP:
+            self.kill_at = kill_at
             # Far less than PIPE_BUF, so it is written whole or not at all. A guard that somebody killed is not needed as long as this
             # process lives. One that somebody stopped for some thousand renewals finds no newer words than fit the pipe: when it goes on
             # it ends the group too early, never too late, since deadlines only move on.

@@ -231,8 +231,9 @@ class _Run:
                     kill_at = min(kill_at, time.monotonic() + grace)
             ended = child.ended(lambda: not grant.lost)
             if ended is not None:
-                # a signal and a lost lease: the guard ended it, while this process was stopped, and may not be through with the others
-                if not lost and ended < 0 and grant.lost:
+                # a signal, and the guard's time has come or the lease is lost: the guard ended it, while this process was stopped, and may
+                # not be through with the others
+                if not lost and ended < 0 and (grant.lost or monotonic() >= self._guard.kill_at):
                     lost = True
                     self._say_lost(client, grant)
                     kill_at = time.monotonic()
