@@ -94,9 +94,12 @@ class Worker:
         except BaseException as error:
             # If it did start, and only the wait for it was interrupted, it sees that it is not wanted.
             self._thread = None
-            if isinstance(error, RuntimeError):
+            if isinstance(error, RuntimeError) and "new thread" in str(error):
                 raise RotaError(f"the thread {self._name} can't be started: {error}") from error
             self.wake()  # others may have come to rely on it
+            if isinstance(error, RuntimeError) and error.__context__ is not None:
+                # of an interrupt at one place in its wait for the thread `threading` makes "release unlocked lock"
+                raise error.__context__ from None
             raise
 
     def _run(self) -> None:

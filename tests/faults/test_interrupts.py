@@ -90,6 +90,29 @@ def test_a_lease_that_no_thread_can_renew_is_given_back(name: str, no_threads: N
     assert records[name + "-window"].mark is None
 
 
+def test_ctrl_c_of_which_the_start_of_a_thread_makes_another_error_stays_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of Python 3.11: interrupted between two steps of a Condition, its `__exit__` fails."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name != "rota-heartbeat" or interrupts:
+            return
+        interrupts.append(thread)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    interrupts: list[threading.Thread] = []
+    with rota.connect("memory://") as client:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.try_lease(name)
+        assert client.flush(5)
+        assert client.try_lease(name), "nothing is held"
+
+
 def test_a_body_that_no_thread_could_end_does_not_begin(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """L6, W3b: as on the blocking face; and the guard, which may live on, does not keep it."""
     start = threading.Thread.start
