@@ -79,6 +79,11 @@ class Keeper:
         """Return how many things are unsaid."""
         return len(self._kept)
 
+    def keeps(self, owner: str) -> bool:
+        """Return whether how the grant of this owner ended is unsaid."""
+        with self._lock:
+            return any(kept.settlement is not None and kept.settlement.owner == owner and not kept.apply_until for kept in self._kept)
+
     def flush(self, seconds: float) -> bool:
         """Wait until everything is said, at most so long; return whether it is."""
         self._worker.wait_idle(seconds)

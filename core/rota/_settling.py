@@ -96,8 +96,8 @@ def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement,
         why = why or gone(record, grant.token)
         grant._lost = f"{grant._lost}; {why}" if grant._lost else why
         if result == HANDLED and grant._ask.terms.on_lost == "continue":
-            _write_back(engine, grant)  # F2: it went on, degraded
             grant.outcome = HANDLED
+            _write_back(engine, grant)  # F2: it went on, degraded
             return
         if observers.listening:
             observers.tell("rota_settled", grant=grant, outcome="lost", expired=True)
@@ -153,6 +153,8 @@ def _write_back(engine: Engine[Any], grant: BaseGrant) -> None:
 
     def done(ended: str, _: bool) -> None:
         engine.store_answered(ended)
+        if ended != HANDLED:
+            grant.outcome = "unrecorded"
 
     if slot is not None and "record" in engine.driver.capabilities.verbs:
         engine.keeper.keep(Kept(None, NEVER, 0, _as_write_back(engine, grant, slot), done))

@@ -34,7 +34,8 @@ class BaseGrant:
         slot: The slot that was won; None for a lease.
         record: The record as the claim left it; None when degraded.
         degraded: The store could not be asked and ``on_unavailable="run"``, or the lease was lost and ``on_lost="continue"``.
-        outcome: How the grant was settled; empty before that.
+        outcome: How the grant was settled; empty before that. ``lost``: it could not be settled any more; ``unrecorded``: a success that
+            the store has not confirmed yet (F5), or, after a run without it, did not take when it was back (F3).
         warnings: What the winner should know: another schedule or other zone data under the name (W8), or why it runs degraded (F3).
     """
 

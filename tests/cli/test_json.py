@@ -13,6 +13,7 @@ from rota.cli._topics import schema
 from servers import read_line
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
+HOLD = "touch started; until test -e go; do sleep 0.02; done"
 SCHEMA = Draft202012Validator(json.loads(schema("run")))
 KEYS = {event["properties"]["event"]["const"]: event["properties"].keys() for event in SCHEMA.schema["oneOf"]}
 
@@ -40,7 +41,7 @@ def test_a_run_is_told_from_the_grant_to_the_exit(cli):
 
 
 def test_a_code_of_rota_is_told_from_the_same_number_of_a_command(cli):
-    holder = cli.start_shell("job", "--json", script="touch started; until test -e go; do sleep 0.02; done")
+    holder = cli.start_shell("job", "--json", script=HOLD)
     cli.until(cli.file("started").exists)
     busy = events(cli.shell("job", "--json", "--quiet", script=":"))
     assert [event["event"] for event in busy] == ["skipped", "exit"]
@@ -55,7 +56,7 @@ def test_a_code_of_rota_is_told_from_the_same_number_of_a_command(cli):
 
 @pytest.mark.by_the_clock
 def test_waiting_skipping_and_losing_are_events(cli):
-    holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", script="touch started; until test -e go; do sleep 0.02; done")
+    holder = cli.start_shell("job", *ONCE_A_YEAR, "--json", script=HOLD)
     cli.until(cli.file("started").exists)
     standby = cli.start_shell("job", *ONCE_A_YEAR, script=":", env={"ROTA_JSON": "true"})
     first = json.loads(read_line(standby.stderr))
@@ -94,6 +95,8 @@ def test_each_line_is_json_whatever_goes_wrong(cli, options, code, word):
 
 def test_a_command_that_cannot_be_run_and_a_signal_before_it_are_rotas(cli):
     found = events(cli("run", "job", "--json", "--", "no-such-command"))
+    assert [event["event"] for event in found] == ["granted", "note", "settled", "exit"]
+    assert found[2]["outcome"] == "unused"
     assert (found[-1]["code"], found[-1]["by"], found[-1]["word"]) == (127, "rota", "not found")
     waiter = cli.start_shell("job", "--json", "--standby", "60s", script=":")
     assert json.loads(read_line(waiter.stderr))["event"] == "waiting"
@@ -103,11 +106,75 @@ def test_a_command_that_cannot_be_run_and_a_signal_before_it_are_rotas(cli):
 
 
 def test_a_success_that_is_not_recorded_is_rotas_word(cli):
-    process = cli.start_shell(
-        "job", *ONCE_A_YEAR, "--json", "--ttl", "1s", "--timeout", "200ms", script="touch started; until test -e go; do sleep 0.02; done"
-    )
+    process = cli.start_shell("job", *ONCE_A_YEAR, "--json", "--ttl", "1s", "--timeout", "200ms", script=HOLD)
     cli.until(cli.file("started").exists)
     with cli.locked():
         cli.file("go").touch()
         found = events(cli.end(process))
     assert (found[-1]["code"], found[-1]["by"], found[-1]["word"]) == (_codes.UNRECORDED, "rota", "unrecorded")
+    assert outcome(found) == "unrecorded"
+
+
+# -- what the store has of it
+
+
+def outcome(found: list[dict]) -> str:
+    (settled,) = [event for event in found if event["event"] == "settled"]
+    return settled["outcome"]
+
+
+@pytest.mark.parametrize("kind", [ONCE_A_YEAR, ("--once-per", "300d"), ()])
+def test_what_the_store_was_not_told_of_is_unrecorded(cli, kind):
+    """F3: a run without a store that stays away, whatever it comes to."""
+    for script, code in (("exit 7", 7), (":", 0)):
+        with cli.locked():
+            ended = cli.shell("job", *kind, "--on-unavailable", "run", "--timeout", "200ms", "--json", script=script)
+        found = events(ended)
+        assert (ended.returncode, found[-1]["by"]) == (code, "command")
+        assert outcome(found) == "unrecorded"
+        assert cli.record("job") is None
+
+
+@pytest.mark.parametrize("kind", [ONCE_A_YEAR, ("--once-per", "300d")])
+def test_what_the_store_was_told_of_when_it_was_back_is_handled(cli, kind):
+    """F3: and `rota show` knows why the next one is not run."""
+    with cli.locked():
+        process = cli.start_shell(
+            "job",
+            *kind,
+            "--on-unavailable",
+            "run",
+            "--timeout",
+            "2s",
+            "--json",
+            script=HOLD,
+        )
+        cli.until(cli.file("started").exists)
+    cli.file("go").touch()
+    assert outcome(events(cli.end(process))) == "handled"
+    assert cli.record("job").outcome == "degraded"
+    shown = json.loads(cli("show", "job", "--json").stdout)
+    assert (shown["verdict"], shown["how"]) == ("handled", "done")
+
+
+def test_a_failure_that_is_not_confirmed_is_not_said_to_be_in_the_store(cli):
+    process = cli.start_shell("job", *ONCE_A_YEAR, "--timeout", "200ms", "--json", script=HOLD + "; exit 9")
+    cli.until(cli.file("started").exists)
+    with cli.locked():
+        cli.file("go").touch()
+        ended = cli.end(process)
+    assert (ended.returncode, outcome(events(ended))) == (9, "unrecorded")
+
+
+@pytest.mark.parametrize("kind", [ONCE_A_YEAR, ()])
+def test_a_grant_that_an_operator_took_away_meanwhile_is_lost(cli, kind):
+    """L4: before a renewal could tell."""
+    process = cli.start_shell("job", *kind, "--ttl", "60s", "--json", script=HOLD)
+    cli.until(cli.file("started").exists)
+    assert cli("release", "job", "--yes", "--why", "node 7 is gone").returncode == 0
+    cli.file("go").touch()
+    found = events(cli.end(process))
+    assert outcome(found) == "lost"
+    assert "it was taken away by an operator, " in found[1]["message"]
+    assert found[1]["message"].endswith(": node 7 is gone")
+    assert (found[-1]["code"], found[-1]["word"]) == (_codes.LOST, "lost")

@@ -349,6 +349,21 @@ def test_a_run_without_the_store_that_has_ended_may_not_go_on(world: Any) -> Non
             grant.check()
 
 
+def test_a_run_without_the_store_that_it_does_not_take_is_unrecorded(world: Any) -> None:
+    """F3, W12: somebody is at work in a period of their own, and is left alone."""
+    client = world.client(timeout=1)
+    client.driver.away()
+    grant = client.try_once(world.name, "1h", on_unavailable="run")
+    holder = world.client().try_once(world.name, "1h")
+    assert holder.token
+    grant.handled()
+    assert grant.outcome == HANDLED
+    client.driver.back()
+    assert client.flush(10)
+    assert grant.outcome == "unrecorded"
+    holder.handled()
+
+
 @on_loop
 def test_a_settlement_whose_caller_is_cancelled_is_kept(live: Any) -> None:
     """F5, L8: the success was the body's; it is recorded though nobody waits for it."""

@@ -212,7 +212,6 @@ class _Run:
             return _codes.LOST, "rota"
         code = ended if ended >= 0 else 128 - ended
         settled = self._settle(client, grant, FAILED if code else HANDLED, code)
-        tell("settled", name=grant.name, outcome=grant.outcome)
         return settled, "command" if settled == code else "rota"
 
     def _feed(self, grant: Grant) -> None:
@@ -257,7 +256,13 @@ class _Run:
         return ended, lost
 
     def _settle(self, client: Client, grant: Grant, result: str, code: int) -> int:
-        """Say to the store how it ended; return the exit code."""
+        """Say to the store how it ended, and to others what the store has of it; return the exit code."""
+        code, recorded = self._record(client, grant, result, code)
+        tell("settled", name=grant.name, outcome=grant.outcome if recorded else "unrecorded")
+        return code
+
+    def _record(self, client: Client, grant: Grant, result: str, code: int) -> tuple[int, bool]:
+        """Say to the store how it ended; return the exit code, and whether the store has answered."""
         try:
             if result == UNUSED:
                 grant.unused()
@@ -269,22 +274,31 @@ class _Run:
                 grant.failed()
         except LeaseLost as error:
             say(str(error))
-            return code or _codes.LOST
+            return code or _codes.LOST, True
         except Unrecorded as error:
             say(str(error))
             if not self._recorded_later(client, grant):
                 say(f"{grant.name}: given up: the store did not confirm the outcome")
-                return code or _codes.UNRECORDED
+                return code or _codes.UNRECORDED, False
             say(f"{grant.name}: it is recorded now: {grant.outcome}")
         except RotaError as error:
             say(f"{grant.name}: the outcome could not be recorded: {error}")
-            return code or _codes.UNRECORDED
-        if grant.degraded and grant.outcome == HANDLED and not client.flush(self._options.timeout):
-            say(f"{grant.name}: the store is still away, so nobody else knows that it is done")  # F3: it was told to run nevertheless
-            client._engine.keeper.reset()  # it has had its time: the end of the client would give it as much once more
+            return code or _codes.UNRECORDED, False
+        if grant.degraded:
+            return code, self._written_back(client, grant)
         if grant.outcome == GAVE_UP:
             say(f"{grant.name}: gave up: attempt {grant.attempt} failed too, and the slot is closed")
-        return code
+        return code, not client._engine.keeper.keeps(grant._owner)
+
+    def _written_back(self, client: Client, grant: Grant) -> bool:
+        """F3: say to the store, if it is back, that a run without it was a success; return whether the store took it."""
+        if grant.outcome != HANDLED:
+            return False  # it is told of successes only
+        if not client.flush(self._options.timeout):
+            say(f"{grant.name}: the store is still away, so nobody else knows that it is done")  # it was told to run nevertheless
+            client._engine.keeper.reset()  # it has had its time: the end of the client would give it as much once more
+            return False
+        return grant.outcome == HANDLED and "record" in client.driver.capabilities.verbs
 
     def _recorded_later(self, client: Client, grant: Grant) -> bool:
         """F5: stay up while the lease lives, and a little longer for the write-back; a signal that asks for the end ends it."""
