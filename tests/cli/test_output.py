@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 
 import pytest
@@ -49,6 +50,35 @@ def test_a_forgetting_that_left_no_trace_is_told(cli, options):
     assert ended.returncode == _codes.UNWRITTEN
     assert "No space left on device" in ended.stderr
     assert not cli.record("job").kind
+
+
+CLOSED = [("ls",), ("show", "job"), ("forget", "job", "--yes"), ("next", "--every", "1h"), ("schema", "sqlite:///x.db"), ("run", "--help")]
+
+
+@pytest.mark.parametrize("words", [*CLOSED, ("--version",)], ids=" ".join)
+def test_output_that_is_closed_is_a_failure(cli, words):
+    """Nor does any of it land in a file that was given the number."""
+    assert cli.shell("job", "--every", "1h", script=":").returncode == 0
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *cli.command, *words],
+        env=cli.environment,
+        cwd=cli.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == _codes.UNWRITTEN
+    assert ended.stderr == "rota: standard output can't be written (it is closed); all else was done\n"
+    with cli.client() as client:
+        assert client.driver.read("job", 5.0)[0] is not None  # the store is whole
+
+
+def test_a_command_runs_without_a_standard_output(cli):
+    script = 'exec "$@" >&-'
+    words = ["run", "job", "--every", "1h", "--", "sh", "-c", "echo lost; echo ran > log"]
+    ended = subprocess.run(["sh", "-c", script, "sh", *cli.command, *words], env=cli.environment, cwd=cli.folder, check=False, timeout=60)
+    assert (ended.returncode, cli.said("log")) == (0, ["ran"])
 
 
 @pytest.mark.parametrize("words", PRINTING[:4], ids=" ".join)

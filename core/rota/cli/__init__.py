@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 
-from ._output import Unwritten, hide, say, show, tell
+from ._output import Unwritten, fill_standard_files, hide, say, show, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(given: list[str]) -> int:
     try:
-        if given[:1] != ["run"]:
+        if given[:1] != ["run"]:  # which does it where it can say that there is no room
+            fill_standard_files()
             _let_interrupts_raise()
         return _dispatch(given)
     except KeyboardInterrupt:

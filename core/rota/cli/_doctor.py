@@ -18,7 +18,7 @@ from rota.errors import ConfigurationError, Unavailable
 from rota.finding import BAD, LEVELS, OK, WARN, Finding
 
 from ._operator_table import JSON, is_terminal, show_columns, show_json
-from ._output import clean, fill_standard_files, say, show
+from ._output import clean, say, show
 from ._parser import Parser
 
 TYPE_CHECKING = False
@@ -80,7 +80,6 @@ def named(given: str | None) -> Url:
     if url == "":
         source = "ROTA_URL" if given is None else "the URL"
         raise ConfigurationError(f"{source} is empty: name the store, or leave it out for this host's file")
-    fill_standard_files()  # or what is printed might land in the store's connection
     return store("") if url is None else parse(url)
 
 

@@ -16,7 +16,7 @@ from rota.schedule import instant
 
 from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
-from ._output import clean, fill_standard_files, say, show
+from ._output import clean, say, show
 from ._parser import Parser
 from ._progress import Progress, carry_out
 
@@ -65,7 +65,6 @@ def connected(found: argparse.Namespace) -> Iterator[tuple[Client, float]]:
     if url == "":  # a variable that was not set must not lead to another store than rota run's
         source = "ROTA_URL" if found.url is None else "--url"
         raise ConfigurationError(f"{source} is empty: name the store, or leave it out for this host's file")
-    fill_standard_files()  # or what is printed might land in the store's connection
     place = store(url or "", make=False)
     found.store = place.safe
     with connect(place, timeout=timeout) as client:

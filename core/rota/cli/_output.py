@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the command line writes: whole lines, unbuffered. That nobody reads them is no error; that a disk has no room for them is one."""
+"""What the command line writes: whole lines, unbuffered. That nobody reads on is no error; that they can't be written is one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _PATIENCE = 0.5
 
 _speaks_json = False
+#: Whether the caller closed standard output, in the place of which nothing stands but what `fill_standard_files` put there.
+_is_closed = False
 
 
 class Unwritten(Exception):
@@ -59,13 +61,16 @@ def show(text: str) -> None:
     data = _encoded(text)
     while data:
         try:
+            if _is_closed:
+                raise OSError(errno.EBADF, "")
             data = data[os.write(1, data) :]
         except BlockingIOError:  # whoever shares the pipe with us has made it so
             select.select([], [1], [])
         except OSError as error:
-            if error.errno in (errno.EPIPE, errno.EBADF):  # the reader has seen enough, or the caller closed it
+            if error.errno == errno.EPIPE:  # the reader has seen enough
                 return
-            raise Unwritten(f"standard output can't be written ({error.strerror}); all else was done") from error
+            why = "it is closed" if error.errno == errno.EBADF else error.strerror
+            raise Unwritten(f"standard output can't be written ({why}); all else was done") from error
 
 
 def clean(cell: str) -> str:
@@ -76,9 +81,11 @@ def clean(cell: str) -> str:
 
 
 def fill_standard_files() -> None:
-    """Open what the caller closed of 0, 1 and 2, so that no file of ours gets such a number, and what is said lands in it."""
+    """Open what the caller closed of 0, 1 and 2, so that no file of ours gets such a number, and what is said lands in none."""
+    global _is_closed  # noqa: PLW0603 - the process has one standard output
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
+        _is_closed = _is_closed or number == 1
     os.close(number)
 
 
