@@ -7,7 +7,7 @@ as it was written, since only the driver knows what its hosts look like.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from .errors import ConfigurationError
 
@@ -54,10 +54,22 @@ class Url(NamedTuple):
     @property
     def safe(self) -> str:
         """The URL for messages: no user, no password, no option's value."""
+        return self.shown()
+
+    def shown(self, plain: Container[str] = (), user: str = "") -> str:
+        """Return the URL for a message that somebody is to go by.
+
+        Args:
+            plain: The options whose values are no secrets; those behind a secret's stay hidden, since they may be the rest of it.
+            user: What to write in the place of user and password, also where there are none; empty: they are hidden.
+        """
         _, at, after = self.rest.rpartition("@")
-        shown = f"***@{after}" if at else after
-        query = "&".join(f"{name}=***" for name in _shown_names(self.options))
-        return f"{self.scheme}://{shown}{'?' + query if query else ''}"
+        before = f"{user}@" if user else "***@" if at else ""
+        query = "&".join(
+            f"{shown}={_encoded(value) if shown == name and name in plain else '***'}"
+            for shown, (name, value) in zip(_shown_names(self.options), self.options.items(), strict=True)
+        )
+        return f"{self.scheme}://{before}{after}{'?' + query if query else ''}"
 
 
 def parse(text: str) -> Url:
@@ -127,17 +139,10 @@ def _shown_names(names: Iterable[str]) -> list[str]:
     return shown
 
 
-def in_shell(safe: str) -> str:
-    """Return how a shell is told a URL of which messages may show only `Url.safe`: by the variable that names it, where one does."""
-    import os
+def _encoded(value: str) -> str:
+    from urllib.parse import quote
 
-    given = os.environ.get("ROTA_URL", "")
-    try:
-        if given and parse(given).safe == safe:
-            return '"$ROTA_URL"'
-    except ConfigurationError:
-        pass  # it is about another URL
-    return f"'{safe}'" + (", with what stands in the place of ***," if "***" in safe else "")
+    return quote(value, safe="/:,")
 
 
 def check_options(url: Url, known: Mapping[str, str]) -> None:

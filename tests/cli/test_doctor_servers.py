@@ -192,7 +192,9 @@ def test_a_role_without_rights(finds, own_postgres):
 
 
 def test_a_missing_table(finds, own_postgres):
-    found = finds("bad", "table", "rota init postgresql://", own_postgres.url("doctored", options="table=forgotten"))
+    found = finds(
+        "bad", "table", "?table=forgotten' rota init --role doctored, once", own_postgres.url("doctored", options="table=forgotten")
+    )
     assert '"public"."forgotten"' in found["finding"]
 
 

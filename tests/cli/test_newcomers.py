@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,26 +35,27 @@ def test_a_store_that_needs_no_preparation_is_prepared(cli, request, kind):
 
 
 def test_a_missing_table_and_missing_rights_say_what_to_run(cli, postgres):
-    """The line can be pasted where ROTA_URL named the store; where it was an argument it says what is left out."""
+    """The line can be pasted: what no secret is stands in it, and the owner takes the place of a word."""
     name = f"newcomer_{os.urandom(4).hex()}"
     url = postgres.url(options=f"table={name}")
-    ended = cli("ls", env={"ROTA_URL": url})
-    assert ended.returncode == 2
-    assert 'rota init "$ROTA_URL" makes it' in one_line(ended)
-    given = one_line(cli("ls", "--url", url, env={"ROTA_URL": None}))
-    assert "rota init 'postgresql://***@" in given
-    assert "with what stands in the place of ***" in given
-    assert (
-        subprocess.run(
-            ["sh", "-c", f"'{sys.executable}' -m rota init \"$ROTA_URL\""], env={**cli.environment, "ROTA_URL": url}, check=False
-        ).returncode
-        == 0
-    )
+    for ended in (cli("ls", env={"ROTA_URL": url}), cli("ls", "--url", url, env={"ROTA_URL": None})):
+        assert ended.returncode == 2
+        assert f"table={name}' rota init --role ROLE makes it" in one_line(ended)
     add_user(postgres, name)
+    owner = url.partition("//")[2].rpartition("@")[0]
+    command = re.search(r"(ROTA_URL='\S+' rota init --role) ROLE", ended.stderr)[1].replace("OWNER", owner)
+    prepared = subprocess.run(
+        ["sh", "-c", f"{command.replace('rota init', f'{sys.executable} -m rota init')} {name}"],
+        env={**cli.environment, "ROTA_URL": "sqlite:///elsewhere"},
+        check=False,
+    )
+    assert prepared.returncode == 0
+    assert cli("ls", "--url", postgres.url(name, options=f"table={name}")).returncode == 0
+    postgres.sql(f'REVOKE ALL ON "{name}" FROM "{name}"')
     ended = cli("ls", "--url", postgres.url(name, options=f"table={name}"))
     assert ended.returncode == 2
     assert "permission denied" in one_line(ended)
-    assert "rota init URL --role ROLE" in ended.stderr
+    assert "rota init --role ROLE, with the table's OWNER" in ended.stderr
     assert "CONTEXT" not in ended.stderr
 
 

@@ -286,8 +286,17 @@ def test_the_store_may_be_named_as_the_other_commands_name_it(cli, command):
 
 @pytest.mark.parametrize("command", ["conform", "schema", "init"])
 def test_a_store_that_has_to_be_named_is_asked_for(cli, command):
-    ended = cli(command)
-    assert (ended.returncode, ended.stderr) == (2, f"rota: URL is missing: the store; see rota {command} --help\n")
+    for given, missing in ((None, "URL is missing"), ("", "ROTA_URL is empty")):
+        ended = cli(command, env={"ROTA_URL": given})
+        told = f"rota: {missing}: name the store, by a word or by ROTA_URL; see rota {command} --help\n"
+        assert (ended.returncode, ended.stderr) == (2, told)
+
+
+@pytest.mark.parametrize("command", ["conform", "schema", "init"])
+def test_a_store_that_has_to_be_named_may_be_named_by_the_variable(cli, command):
+    """A password is then in no command line."""
+    ended = cli(command, env={"ROTA_URL": "sqlte:///user:secret@x.db"})
+    assert (ended.returncode, "did you mean 'sqlite'" in ended.stderr, "secret" in ended.stderr) == (2, True, False)
 
 
 @pytest.mark.parametrize("command", ["ls", "show", "history", "release"])

@@ -180,3 +180,15 @@ def test_unusual_texts_are_names(text: str) -> None:
 def test_a_text_with_what_nobody_sees_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="name"):
         check_text(text, "name", 255)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("pg://app:Hunter2@db:5/x?table=jobs&sslmode=require", "pg://OWNER@db:5/x?table=jobs&sslmode=***"),
+        ("pg://db/x?table=a%26b%20c", "pg://OWNER@db/x?table=a%26b%20c"),
+        ("pg://db/x?password=Hunter2&table=Hunter3", "pg://OWNER@db/x?password=***&***=***"),
+    ],
+)
+def test_a_url_that_is_to_be_pasted_shows_what_surely_is_no_secret(url: str, shown: str) -> None:
+    assert parse(url).shown({"table"}, "OWNER") == shown

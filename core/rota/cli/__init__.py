@@ -27,9 +27,9 @@ usage: rota COMMAND ...
   rota doctor [URL]                what is wrong with a store, and the cure
   rota bench [URL]                 what rota costs on a store
   rota backends                    the stores that a URL can name
-  rota conform URL                 hold a store to each clause of the semantics
-  rota schema URL                  the SQL that prepares a store
-  rota init URL                    prepare a store
+  rota conform [URL]               hold a store to each clause of the semantics
+  rota schema [URL]                the SQL that prepares a store
+  rota init [URL]                  prepare a store
   rota completion SHELL            let bash, zsh or fish complete all this
   rota help json COMMAND           the JSON Schema of a command's --json
   rota --version

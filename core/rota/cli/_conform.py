@@ -44,8 +44,8 @@ is wrong, or rota[testing] is missing; {_codes.UNAVAILABLE} no server answered."
 
 def conform(given: list[str]) -> int:
     """Run the conformance suite and show what each clause came to."""
-    parser = Parser("conform", "rota conform URL [--report FILE]", _DESCRIPTION, _AFTER)
-    parser.add_url("the store", needed=True)
+    parser = Parser("conform", "rota conform [URL] [--report FILE]", _DESCRIPTION, _AFTER)
+    parser.add_url("the store [ROTA_URL]", needed=True)
     parser.add_argument("--report", metavar="FILE", help="also write it all as JSON")
     found = parser.read(given)
     from importlib.util import find_spec

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from rota.errors import ConfigurationError
 from rota.url import did_you_mean
@@ -44,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="store_true", help="show this and exit")
 
     def add_url(self, says: str, *, needed: bool = False) -> None:
-        """Take the store as a word, of which the command is about, or as the other commands do."""
+        """Take the store that the command is about as a word, or as the other commands do; one that is needed is no file of this host."""
         self.add_argument("url", metavar="URL", nargs="?", help=says)
         self.add_argument("--url", dest="named_url", metavar="URL", help="the same, as the other commands have it")
         self._needs_url = needed
@@ -65,7 +66,10 @@ class Parser(argparse.ArgumentParser):
                 raise ConfigurationError(f"the URL is given twice; see {self.prog} --help")
             found.url = found.named_url
         if self._needs_url and found.url is None:
-            raise ConfigurationError(f"URL is missing: the store; see {self.prog} --help")
+            found.url = os.environ.get("ROTA_URL")  # not in the command line, which everybody on the host can read
+            if not found.url:
+                missing = "URL is missing" if found.url is None else "ROTA_URL is empty"
+                raise ConfigurationError(f"{missing}: name the store, by a word or by ROTA_URL; see {self.prog} --help")
         return found
 
     def _check_is_no_store(self, found: argparse.Namespace) -> None:

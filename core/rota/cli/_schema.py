@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``rota schema URL`` prints the SQL that prepares a store; ``rota init URL`` carries it out. Neither is needed by stores without SQL."""
+"""``rota schema`` prints the SQL that prepares a store; ``rota init`` carries it out. Neither is needed by stores without SQL."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rota.backend import Driver
 
 _AFTER = """\
-  rota {command} "$ROTA_URL" --role app
+  ROTA_URL=postgresql://owner@db.example/app rota {command} --role app
 
-Stores without SQL need neither rota schema nor rota init. A password in the
-command line shows in ps: name the URL by a variable.
+Stores without SQL need neither rota schema nor rota init. Whoever may run ps
+sees the command line: name a URL with a password by ROTA_URL.
 
 Exit codes: 0; 2 the command line, the URL or a permission is wrong{away}."""
 
@@ -52,8 +52,8 @@ def init(given: list[str]) -> int:
 
 def _read(command: str, description: str, given: list[str]) -> tuple[str, dict[str, str]]:
     away = "" if command == "schema" else ";\n115 the store did not answer"
-    parser = Parser(command, f"rota {command} URL [--role ROLE] [--unlogged]", description, _AFTER.format(command=command, away=away))
-    parser.add_url("the store", needed=True)
+    parser = Parser(command, f"rota {command} [URL] [--role ROLE] [--unlogged]", description, _AFTER.format(command=command, away=away))
+    parser.add_url("the store [ROTA_URL]", needed=True)
     parser.add_argument("--role", metavar="ROLE", help="grant it the rows of the table, and nothing else")
     parser.add_argument("--unlogged", action="store_true", help="faster; a crash of the server empties the table (PostgreSQL)")
     found = parser.read(given)

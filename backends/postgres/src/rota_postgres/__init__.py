@@ -50,13 +50,25 @@ class PostgresBackend(Backend):
             listen = None
         elif "listen" in own:
             listen = _listening(own["listen"])
-        return PostgresDriver(options, listen, Statements(own.get("schema", "public"), own.get("table", "rota")), url.safe)
+        return PostgresDriver(options, listen, Statements(own.get("schema", "public"), own.get("table", "rota")), _prepared_by(url))
 
     def async_driver(self, driver: Driver) -> AsyncDriver | None:
         from ._async import AsyncPostgresDriver
         from ._driver import PostgresDriver
 
         return AsyncPostgresDriver(driver) if isinstance(driver, PostgresDriver) else None
+
+
+def _prepared_by(url: Url) -> str:
+    """Return the command that prepares the store, to be pasted once its OWNER, who may create tables, is another word.
+
+    By the variable, since whoever may run ps reads a password that stands in a command line.
+    """
+    from shlex import quote
+
+    plain = {"table", "schema", "sslmode", "sslrootcert", "ssl", "host", "hostaddr", "port", "dbname"}
+    its = url._replace(options={name: value for name, value in url.options.items() if name != "listen"})
+    return f"ROTA_URL={quote(its.shown(plain, 'OWNER'))} rota init --role"
 
 
 def _libpq() -> dict[str, str | None]:

@@ -75,7 +75,7 @@ class AsyncPostgresDriver(AsyncDriver):
 
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
-        self._verbs = _Async(driver.verbs.statements, driver.pool, driver.verbs.url)
+        self._verbs = _Async(driver.verbs.statements, driver.pool, driver.verbs.prepared_by)
         self.after_fork()
 
     def after_fork(self) -> None:

@@ -86,16 +86,16 @@ class PostgresDriver(Driver):
         options: What libpq is told.
         listen: What libpq is told for LISTEN, which needs a connection of its own; None: nobody listens, waiters poll.
         statements: The statements, for its table.
-        url: The URL, for messages.
+        prepared_by: The command that prepares the store, for messages.
     """
 
-    def __init__(self, options: Mapping[str, str], listen: Mapping[str, str] | None, statements: Statements, url: str) -> None:
+    def __init__(self, options: Mapping[str, str], listen: Mapping[str, str] | None, statements: Statements, prepared_by: str) -> None:
         self.capabilities = Capabilities(
             verbs=_VERBS if listen is not None else _VERBS - {"watch"}, waiting="poll" if listen is None else "watch", native_async=True
         )
         self.pool = Pool(options)
         self.listen_pool = self.pool if listen is None or listen == options else Pool(listen)
-        self.verbs = _Blocking(statements, self.pool, url)
+        self.verbs = _Blocking(statements, self.pool, prepared_by)
         #: Whether a pooler stands between us and the server, which passes no notifications on.
         self.pooled = False
         self._reset()
@@ -181,7 +181,7 @@ class PostgresDriver(Driver):
         from ._findings import examine, failed
 
         if isinstance(facts, RotaError):
-            return failed(facts)
+            return failed(facts, self.verbs.prepared_by)
         listens: bool | RotaError | None = None
         if "watch" in self.capabilities.verbs and not facts["standby"]:  # on a standby nobody can LISTEN
             try:
@@ -191,7 +191,7 @@ class PostgresDriver(Driver):
                     step(self.verbs.unlisten(link, self.listen_pool))
             except RotaError as error:
                 listens = error
-        return examine(facts, self.verbs.url, self.verbs.statements.table, listens)
+        return examine(facts, self.verbs.prepared_by, self.verbs.statements.table, listens)
 
     def bare(self, name: str, writes: bool, timeout: float) -> None:
         asked = self.verbs.statements.bare_write if writes else self.verbs.statements.bare_read

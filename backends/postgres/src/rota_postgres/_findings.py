@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from rota.errors import RotaError, Unavailable
@@ -18,7 +19,7 @@ _CREDENTIALS = re.compile(
 _TLS = re.compile(r"does not support SSL|SSL required|requires? SSL|certificate|root\.crt|no encryption")
 
 
-def failed(error: RotaError) -> list[Finding]:
+def failed(error: RotaError, prepared_by: str) -> list[Finding]:
     """Return what is behind an error, as far as it is known."""
     said = str(error)
     if _TLS.search(said):
@@ -31,7 +32,7 @@ def failed(error: RotaError) -> list[Finding]:
         cure = "Correct user and password in the URL (percent-encoded), or in PGPASSWORD or ~/.pgpass; pg_hba.conf says who may come."
         return [Finding(BAD, "credentials", said, "With these nobody is let in, however long it is tried.", cure)]
     if "permission denied" in said:
-        return [Finding(BAD, "permissions", said, "No claim can be made.", "Run rota init URL --role ROLE as the table's owner.")]
+        return [Finding(BAD, "permissions", said, "No claim can be made.", f"{prepared_by} ROLE, by the table's OWNER.")]
     if isinstance(error, Unavailable) and "read-only" in said:
         return [Finding(BAD, "role", said, "No claim can be made there.", _PRIMARY)]
     return []
@@ -40,18 +41,18 @@ def failed(error: RotaError) -> list[Finding]:
 _PRIMARY = "Name the primary; or all hosts, as in postgresql://USER@HOST1,HOST2/DATABASE: rota then takes the one that can write."
 
 
-def examine(facts: Facts, url: str, table: str, listens: bool | RotaError | None) -> list[Finding]:
+def examine(facts: Facts, prepared_by: str, table: str, listens: bool | RotaError | None) -> list[Finding]:
     """Return the findings.
 
     Args:
         facts: The driver's.
-        url: The store's, without secrets.
+        prepared_by: The command that prepares the store; the role follows.
         table: Its name.
         listens: Whether notifications come, or why that can't be told; None: nobody wants them.
     """
     return [
         *_role(facts),
-        *_table(facts, url, table),
+        *_table(facts, prepared_by, table),
         *_durability(facts),
         *_replication(facts),
         *_pooler(facts, listens),
@@ -66,12 +67,10 @@ def _role(facts: Facts) -> Iterator[Finding]:
         yield Finding(OK, "role", "the primary")
 
 
-def _table(facts: Facts, url: str, table: str) -> Iterator[Finding]:
-    kind = facts["table"]
+def _table(facts: Facts, prepared_by: str, table: str) -> Iterator[Finding]:
+    kind, init = facts["table"], f"{prepared_by} {quote(facts['role'])}"
     if kind == "missing":
-        cure = (
-            f"rota init {url} --role ROLE, once, by who may create tables there; rota schema prints the SQL. Or correct ?table=, ?schema=."
-        )
+        cure = f"{init}, once, by an OWNER who may create tables there; rota schema prints the SQL. Or correct ?table=, ?schema=."
         yield Finding(BAD, "table", f"there is no table {table}", "No claim can be made.", cure)
         return
     if kind == "unlogged":
@@ -79,13 +78,11 @@ def _table(facts: Facts, url: str, table: str) -> Iterator[Finding]:
         yield Finding(WARN, "table", f"{table} is UNLOGGED", why, f"ALTER TABLE {table} SET LOGGED")
     elif kind == "temporary":
         why = "Nobody else sees it: nothing is coordinated."
-        yield Finding(
-            BAD, "table", f"{table} is a temporary table", why, f"rota init {url} --role ROLE, in a schema that is not temporary."
-        )
+        yield Finding(BAD, "table", f"{table} is a temporary table", why, f"{init}, in a schema that is not temporary.")
     else:
         yield Finding(OK, "table", f"{table} is there, and logged", facts={"records_estimate": facts["records_estimate"]})
     if facts["missing_permissions"]:
-        cure = f"rota init {url} --role {facts['role']}, by the table's owner; it is safe to run twice."
+        cure = f"{init}, by the table's OWNER; it is safe to run twice."
         shown = f"the role {facts['role']} has no {facts['missing_permissions'].replace(' ', ', ')} on {table}"
         yield Finding(BAD, "permissions", shown, "Claims, or renewals and settling, are refused.", cure)
     else:

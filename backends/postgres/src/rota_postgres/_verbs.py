@@ -20,7 +20,6 @@ from psycopg.pq.abc import PGresult
 from rota import rules
 from rota.backend import Answer, Claim, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
-from rota.url import in_shell
 
 from ._link import Late, Link, Pool, in_line
 from ._sql import Statements
@@ -40,10 +39,10 @@ _AWAY = ("53", "54", "57", "58", "25006", "XX", "25P", "08")
 class Verbs(ABC):
     """See `rota.backend.Driver`. The faces differ in how they wait."""
 
-    def __init__(self, statements: Statements, pool: Pool, url: str) -> None:
+    def __init__(self, statements: Statements, pool: Pool, prepared_by: str) -> None:
         self.statements = statements
         self.pool = pool
-        self.url = url
+        self.prepared_by = prepared_by
 
     @abstractmethod
     async def take(self, pool: Pool, deadline: float, urgent: bool = False) -> Link:
@@ -87,9 +86,7 @@ class Verbs(ABC):
         now, before, done = answer(row)
         said, changed = rule(before, request, now)
         if (changed is not None) is not done:
-            raise OutcomeUnknown(
-                f"{request[0]}: the database decided otherwise than this rota would: run rota init {in_shell(self.url)} again"
-            )
+            raise OutcomeUnknown(f"{request[0]}: the database decided otherwise than this rota would: run {self.prepared_by} ROLE")
         return said
 
     async def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
@@ -199,11 +196,11 @@ class Verbs(ABC):
         failure: Exception
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName, errors.UndefinedColumn)):
             failure = ConfigurationError(
-                f"the table {self.statements.table} is not there as this rota knows it: rota init {in_shell(self.url)} makes it and its"
-                f" functions, rota schema prints the SQL ({said})"
+                f"the table {self.statements.table} is not there as this rota knows it ({said}): {self.prepared_by} ROLE makes it and its"
+                " functions, where OWNER may create tables and ROLE is the user of this URL; rota schema prints the SQL"
             )
         elif isinstance(error, errors.InsufficientPrivilege):
-            failure = ConfigurationError(f"the server refuses: {said}: as the table's owner run rota init URL --role ROLE, with this role")
+            failure = ConfigurationError(f"the server refuses: {said}: run {self.prepared_by} ROLE, with the table's OWNER and this role")
         elif code.startswith(_PERHAPS) and writes:
             failure = OutcomeUnknown(f"the server went away: {said}")
         elif code.startswith(_AWAY):
