@@ -112,6 +112,8 @@ def _space(facts: Facts) -> Iterator[Finding]:
 
 def _durability(facts: Facts) -> Iterator[Finding]:
     shown = "what was handled outlives the loss of a minority of the members"
+    if facts["endpoints"] == 1:  # which may be one of several, or all there are
+        shown = "what was handled outlives a power cut; the loss of a disk only where the cluster has three members or more"
     version = _version(facts)
     if version and version < [3, 5]:
         shown += "; before etcd 3.5 a lease whose holder died is free later by as much as the leader's clock was set back"

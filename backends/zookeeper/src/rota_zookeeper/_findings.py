@@ -49,7 +49,7 @@ def examine(place: Place, facts: Facts | RotaError, seconds: float) -> list[Find
         return _failed(place, facts, seconds)
     if not facts["chroot_exists"]:  # the next verb would make it
         raise ConfigurationError(f"the chroot {facts['chroot']} does not exist")
-    return [Finding(OK, "chroot", str(facts["chroot"])), *_servers(place, facts), *_rights(place)]
+    return [Finding(OK, "chroot", str(facts["chroot"])), *_servers(place, facts), *_durability(facts), *_rights(place)]
 
 
 def _failed(place: Place, error: RotaError, seconds: float) -> list[Finding]:
@@ -97,6 +97,11 @@ def _servers(place: Place, facts: Facts) -> Iterator[Finding]:
         yield Finding(WARN, "servers", shown, why, "Name all: zookeeper://HOST,HOST,HOST/CHROOT")
     else:
         yield Finding(OK, "servers", f"{shown}; connected to a {facts['role'] or 'member'}")
+
+
+def _durability(facts: Facts) -> Iterator[Finding]:
+    if not facts["ensemble"]:  # of an ensemble the core says what it promises
+        yield Finding(OK, "durability", "what was handled outlives a power cut, and not the loss of its one server's disk")
 
 
 def _rights(place: Place) -> Iterator[Finding]:
