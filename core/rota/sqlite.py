@@ -168,6 +168,9 @@ class SqliteDriver(Driver):
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version == 0:
                     with _transaction(connection):
+                        columns = tuple(row[1] for row in connection.execute("PRAGMA table_info(rota_record)"))
+                        if columns not in ((), Record._fields):
+                            raise ConfigurationError(f"{self.path} holds a table rota_record that is not rota's: name another file")
                         for statement in _SCHEMA:
                             connection.execute(statement)
                 elif version != LAYOUT:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -107,6 +109,19 @@ def test_a_file_of_a_later_layout_is_refused_and_left_as_it_is(tmp_path):
     sqlite3.connect(path).execute("PRAGMA user_version = 99").connection.close()
     with rota.connect(f"sqlite://{path}") as client, pytest.raises(rota.ConfigurationError, match="layout 99"):
         client.try_lease("job")
+
+
+@pytest.mark.parametrize("columns", ["id INTEGER", "name TEXT, keep_until INTEGER"])
+def test_a_table_of_somebody_else_with_our_name_is_refused_and_left_as_it_is(tmp_path, columns):
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(f"CREATE TABLE rota_record ({columns})")
+    said = f"{path} holds a table rota_record that is not rota's: name another file"
+    with rota.connect(f"sqlite://{path}") as client, pytest.raises(rota.ConfigurationError, match=re.escape(said)):
+        client.try_lease("job")
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (0,)
+        assert [kind for (kind,) in other.execute("SELECT type FROM sqlite_master")] == ["table"]
 
 
 def test_other_tables_in_the_file_are_left_alone(tmp_path):
