@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .capabilities import Capabilities
-from .duration import DAY, MINUTE, SECOND, describe, duration
+from .duration import DAY, MINUTE, SECOND, describe, duration, roughly
 from .errors import ConfigurationError, NotSupported
 from .url import did_you_mean
 
@@ -28,6 +28,8 @@ RETENTION = 30 * DAY
 #: How long a call may take (F1).
 TIMEOUT = 1.5
 TTL = "30s"
+#: What waits for ever.
+FOR_EVER = (float("inf"), "inf")
 #: W5: how early a planned instant is accepted, and the most that may be asked for.
 EARLY, MOST_EARLY = 5 * SECOND, MINUTE
 #: W6: the least time beyond its end in which a named slot can still be won.
@@ -44,7 +46,7 @@ class LeaseOptions(TypedDict, total=False):
         grace: Time that the holder needs to stop before its deadline; ``rota run`` takes it, in the library it only enters the check that
             all of it fits into the ttl. Default 0.
         timeout: The longest that one call may take. Default 1.5 s.
-        wait: How long to wait in line while somebody else holds. Default 0; ``float("inf")`` waits for ever.
+        wait: How long to wait in line while somebody else holds. Default 0; ``"inf"`` or ``float("inf")`` waits for ever.
         max_hold: After this long renewals end and the holder is told. Default: none.
         on_lost: ``stop`` (default: `check` raises, an async body is cancelled), ``continue`` (go on, degraded), or a function that is
             called with the grant within 100 ms (and then as ``stop``).
@@ -156,13 +158,13 @@ def terms(options: dict[str, Any], capabilities: Capabilities, timeout: float) -
     renew_timeout = min(call, heartbeat / SECOND)
     if grace + margin + heartbeat + renew_timeout * SECOND >= ttl:
         raise ConfigurationError(
-            f"ttl={describe(ttl)} is too short: grace {describe(grace)} + margin {describe(margin)} + heartbeat {describe(heartbeat)}"
-            f" + one renewal's timeout {renew_timeout:g}s must come to less"
+            f"ttl={describe(ttl)} is too short: grace {roughly(grace)} + margin {roughly(margin)} + heartbeat {roughly(heartbeat)}"
+            f" + one renewal's timeout {roughly(round(renew_timeout * SECOND))} must come to less"
         )
     wait = options.get("wait", 0)
     if wait is None:
         wait = 0
-    wait_s = wait if wait == float("inf") else duration(wait, "wait", zero=True) / SECOND
+    wait_s = float("inf") if wait in FOR_EVER else duration(wait, "wait", zero=True) / SECOND
     max_hold = options.get("max_hold")
     on_lost = options.get("on_lost", "stop")
     if on_lost not in ("stop", "continue") and not callable(on_lost):

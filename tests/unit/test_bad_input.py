@@ -389,3 +389,14 @@ def test_a_wrong_claim_makes_no_file(tmp_path: Path) -> None:
         assert not path.parent.exists()
         assert client.try_lease("job")
         assert path.exists()
+
+
+def test_durations_of_one_message_are_written_alike() -> None:
+    """A third of a second has no end; and what waits for ever may be written as for the command."""
+    with rota.connect("memory://") as client:
+        with pytest.raises(rota.ConfigurationError) as refused:
+            client.try_lease("job", ttl="1s", grace="5s")
+        assert str(refused.value) == (
+            "ttl=1s is too short: grace 5s + margin 100ms + heartbeat 333ms + one renewal's timeout 333ms must come to less"
+        )
+        assert client.try_lease("job", wait="inf")
