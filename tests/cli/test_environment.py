@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import rota
+from rota.cli._variables import KNOWN
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,36 @@ def test_an_empty_store_in_the_environment_is_refused(cli: Any) -> None:
     ended = cli("run", "job", "--every", "1h", "--", "echo", "ran", env={"ROTA_URL": ""})
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "ROTA_URL is empty" in ended.stderr
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("EVRY", "EVERY"), ("ULR", "URL"), ("ON_UNAVAILBLE", "ON_UNAVAILABLE"), ("TTLS", "TTL")])
+def test_a_misspelt_variable_is_told(cli: Any, wrong: str, right: str) -> None:
+    told = f"rota: ROTA_{wrong} is no variable that rota reads: did you mean ROTA_{right}?\n"
+    assert cli("run", "job", "--", "true", env={f"ROTA_{wrong}": "1h"}).stderr == told
+    assert cli("ls", env={f"ROTA_{wrong}": "1h"}).stderr == told
+
+
+def test_the_variables_of_others_are_left_alone(cli: Any) -> None:
+    """Kubernetes tells each pod of its services: of one called rota, too."""
+    others = {
+        "ROTA_PORT": "tcp://10.0.0.1:80",
+        "ROTA_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "ROTA_PORT_80_TCP_ADDR": "10.0.0.1",
+        "ROTA_PORT_80_TCP_PORT": "80",
+        "ROTA_PORT_80_TCP_PROTO": "tcp",
+        "ROTA_SERVICE_HOST": "10.0.0.1",
+        "ROTA_SERVICE_PORT": "80",
+        "ROTA_SERVICE_PORT_HTTP": "80",
+    }
+    for words in (("run", "job", "--every", "1h", "--", "true"), ("ls",)):
+        ended = cli(*words, env=others)
+        assert (ended.returncode, ended.stderr) == (0, "")
+    inner = cli(
+        "run", "outer", "--ttl", "20s", "--", *cli.command, "run", "other", "--", "true", env=others
+    )  # what a command finds is known
+    assert (inner.returncode, inner.stderr) == (0, "")
+
+
+def test_every_variable_that_is_read_is_known() -> None:
+    read = {name for file in Path(rota.__file__).parent.rglob("*.py") for name in re.findall(r"ROTA_[A-Z]+(?:_[A-Z]+)*", file.read_text())}
+    assert read - {"ROTA_PORT", "ROTA_SERVICE_HOST"} <= KNOWN

@@ -39,6 +39,8 @@ Exit code 74: what a command was to print could not be written.
 """
 _READ = ("ls", "show", "history")
 _CHANGE = ("release", "settle", "forget")
+#: The commands beside ``run`` that take the store from a variable.
+_ASKING = (*_READ, *_CHANGE, "doctor", "bench", "conform", "schema", "init")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,6 +92,11 @@ def _let_interrupts_raise() -> None:
 
 def _dispatch(given: list[str]) -> int:
     command = given[0] if given else ""
+    if command in _ASKING and not {"-h", "--help"} & set(given):
+        from ._variables import misspelt
+
+        for line in misspelt():
+            say(line)
     if command == "run":
         if os.name != "posix":
             say("rota run needs a POSIX system; here use the library")

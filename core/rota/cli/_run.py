@@ -128,7 +128,11 @@ class _Run:
         from rota.client import connect
 
         from ._store import store
+        from ._variables import misspelt
         from ._waiting import Waiting
+
+        for line in misspelt():
+            self._note(line)
 
         client = connect(store(options.url, options.site), timeout=options.timeout)
         if not options.url:
