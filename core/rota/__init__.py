@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from .grant import AsyncGrant as AsyncGrant
     from .grant import Grant as Grant
     from .hookspecs import hookimpl as hookimpl
+    from .policy import LeaseOptions as LeaseOptions
+    from .policy import OnceOptions as OnceOptions
+    from .policy import WindowOptions as WindowOptions
     from .schedule import Cron as Cron
     from .schedule import Every as Every
     from .schedule import Missed as Missed
@@ -70,6 +73,7 @@ _HOMES = {
     ),
     "grant": ("AsyncGrant", "Grant"),
     "hookspecs": ("hookimpl",),
+    "policy": ("LeaseOptions", "OnceOptions", "WindowOptions"),
     "schedule": ("Cron", "Every", "Missed", "Schedule", "Slot"),
     "verdict": ("Refused",),
 }

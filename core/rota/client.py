@@ -274,6 +274,11 @@ class Client(_Base[Grant]):
         raises `LeaseLost`; so does leaving the body if somebody else was granted the name since, or an operator took it away. The message
         says who.
 
+        Args:
+            name: The lease's name; all that want it use the same.
+            **options: See `rota.LeaseOptions`: ``ttl``, ``heartbeat``, ``margin``, ``grace``, ``timeout``, ``wait``, ``max_hold``,
+                ``on_lost``, ``on_unavailable``.
+
         Raises:
             ConfigurationError: A wrong name or option (before any I/O).
             Busy: Entering: somebody else holds it, and still did when ``wait`` was over.
@@ -294,7 +299,8 @@ class Client(_Base[Grant]):
         Args:
             name: The window's name; all that run it use the same.
             schedule: `Cron` or `Every`; None for windows that are named by ``planned`` alone.
-            **options: See `policy.WindowOptions`.
+            **options: See `rota.WindowOptions`: those of a lease, and ``planned``, ``early``, ``max_late``, ``catch_up``,
+                ``at_most_once``, ``overlap``, ``attempts``.
 
         Raises:
             ConfigurationError: A wrong name, schedule or option (before any I/O); or the name is kept as something else (W8).
@@ -314,6 +320,11 @@ class Client(_Base[Grant]):
 
     def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Guard:
         """Guard a body by a rolling window: one success per period, which starts at the winning claim by the store's clock (W12).
+
+        Args:
+            name: The name; all that run it use the same.
+            per: The period.
+            **options: See `rota.OnceOptions`: those of a lease, and ``at_most_once``, ``attempts``.
 
         Raises:
             As `window`; never `Late` or `Early`.

@@ -65,7 +65,7 @@ class LeaseOptions(TypedDict, total=False):
 
 
 class WindowOptions(LeaseOptions, total=False):
-    """Options of a window.
+    """Options of a window, beside those of every claim (`LeaseOptions`).
 
     Attributes:
         planned: The planned instant (aware datetime, ISO text with zone, epoch seconds); names the slot that holds it (W5).
@@ -88,7 +88,7 @@ class WindowOptions(LeaseOptions, total=False):
 
 
 class OnceOptions(LeaseOptions, total=False):
-    """Options of a rolling window.
+    """Options of a rolling window, beside those of every claim (`LeaseOptions`).
 
     Attributes:
         at_most_once: Start the period at the claim: a crash doesn't re-arm it (W3b).

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -16,14 +17,14 @@ from typing import NamedTuple
 
 import pytest
 import rota
-from rota.cli import _codes
-from rota.cli._options import RunOptions
+from rota.cli import _codes, _help
+from rota.cli._options import OPTIONS, WHEN, RunOptions, variable
+from rota.cli._variables import KNOWN
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Its blocks are the files of one distribution: tests/conformance puts them together and holds them to the suite.
 GUIDE = "writing-a-backend.md"
-#: The folder that the pages use; the tests put their own in its place.
 #: Where examples keep their stores: each test has a folder of its own in their place.
 FOLDERS = ("/var/lib/rota/", "/tmp/")
 
@@ -100,14 +101,16 @@ def assert_prints(block: Block, printed: str) -> None:
         assert re.fullmatch(pattern, printed), f"{block} printed\n{printed}instead of\n{block.prints}"
 
 
-@pytest.mark.parametrize("block", of("python"), ids=str)
-def test_python_in_the_docs_runs_and_prints_what_it_says(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
-    assert_prints(block, run(block, [sys.executable, "-P", "-c"], environment, tmp_path))
+def is_run(block: Block) -> bool:
+    return block.language == "python" or (block.language == "sh" and block.text.startswith("rota "))
 
 
-@pytest.mark.parametrize("block", [block for block in of("sh") if block.text.startswith("rota ")], ids=str)
-def test_commands_in_the_docs_run_and_print_what_they_say(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
-    assert_prints(block, run(block, ["sh", "-ec"], environment, tmp_path))
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != GUIDE], ids=lambda page: page.name)
+def test_a_page_that_is_followed_from_its_top_prints_what_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    """In one folder: what an earlier example has made is there for the later ones."""
+    for block in filter(is_run, [block for block in BLOCKS if block.page == page]):
+        command = ["sh", "-ec"] if block.language == "sh" else [sys.executable, "-P", "-c"]
+        assert_prints(block, run(block, command, environment, tmp_path))
 
 
 def test_the_readme_begins_with_the_two_commands_one_line_each() -> None:
@@ -194,3 +197,36 @@ def test_links_lead_somewhere(page: Path, target: str) -> None:
     if anchor:
         headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
         assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_option_in_python_is_on_its_page() -> None:
+    """Each in the table of what it belongs to, with the clause behind it where it is one of a claim."""
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    named = {
+        title: re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]* \| (.*) \|$", text, re.MULTILINE)
+        for title, text in re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    }
+    for title, options in (
+        ("lease, window and once", rota.LeaseOptions),
+        ("window", rota.WindowOptions),
+        ("once", rota.OnceOptions),
+    ):
+        assert [name for name, _ in named[title]] == list(options.__annotations__)
+        assert all(re.search(r"\([A-Z]\d+[a-d]?(, [A-Z]\d+)?\)", says) for _, says in named[title])
+        for name in options.__annotations__:
+            assert f"        {name}: " in (options.__doc__ or "")
+            assert any(f"``{name}``" in (verb.__doc__ or "") for verb in (rota.Client.lease, rota.Client.window, rota.Client.once))
+    for connect in (rota.connect, rota.connect_async):
+        assert [name for name, _ in named["connect and connect_async"]] == list(inspect.signature(connect).parameters)
+
+
+def test_a_page_sends_to_the_help_that_has_it() -> None:
+    """The short help has not all; and what a page names in the environment is read, or given to the command."""
+    options = {variable(option) for option in (*WHEN, *OPTIONS)}
+    for page in (page for page in PAGES if page.name != GUIDE):
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"ROTA_[A-Z]+(?:_[A-Z]+)*", text)) <= KNOWN, page
+        for sentence in re.findall(r"[^.]*`rota run --help`[^.]*\.", text):
+            assert "`rota help run`" in sentence or not re.search(r"the rest|lists|all ", sentence), page
+    everything = _help.everything()
+    assert all(f"--{name[5:].lower().replace('_', '-')} " in everything for name in options)
