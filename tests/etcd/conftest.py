@@ -12,6 +12,9 @@ from rota.backend import LEASE, WINDOW, Claim
 from rota.duration import DAY, HOUR, SECOND
 from rota_etcd import EtcdBackend, EtcdDriver
 
+#: The timeout of a client of tests that are not about time, seconds: a machine that stands still for a while is no outage.
+PATIENCE = 10
+
 
 @pytest.fixture
 def name() -> str:
@@ -39,7 +42,7 @@ def connect() -> Iterator[Callable[..., rota.Client]]:
     made: list[rota.Client] = []
 
     def make(url: object, **options: object) -> rota.Client:
-        made.append(rota.connect(url, **options))
+        made.append(rota.connect(url, **{"timeout": PATIENCE, **options}))
         return made[-1]
 
     yield make

@@ -71,7 +71,7 @@ def test_a_holder_that_is_cut_off_knows_before_others_can_win(
     etcd: Etcd, wire: Wire, name: str, connect: Callable[..., rota.Client], stopwatch: Any
 ) -> None:
     told: list[float] = []
-    cut_off, other = connect(f"etcd://{HOST}:{wire.port}"), connect(etcd.url())
+    cut_off, other = connect(f"etcd://{HOST}:{wire.port}", timeout=1.5), connect(etcd.url())
     grant = cut_off.try_lease(name, ttl="2s", on_lost=lambda grant: told.append(time.monotonic()))
     since = grant._deadline
     wait_until(lambda: grant._deadline > since, 5, "a renewal through the wire")

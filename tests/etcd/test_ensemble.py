@@ -88,13 +88,13 @@ def test_the_leader_is_killed_while_leases_are_held_and_slots_raced_for(
     ensemble: EtcdEnsemble, name: str, connect: Connect, stopwatch: Any
 ) -> None:
     whole = stopwatch()
-    holder, rival = connect(ensemble.url()), connect(ensemble.url())
+    holder, rival = connect(ensemble.url(), timeout=1.5), connect(ensemble.url(), timeout=1.5)
     grants = [holder.try_lease(f"{name}-{number}", ttl=TTL) for number in range(LEASES)]
     assert all(grants)
     schedule, resource = rota.Every("250ms"), Resource()
     base = schedule.slot(holder.driver.now(5.0)[1]).end
     slots = [base + number * 250_000 for number in range(12)]
-    racers = [Racer(connect(ensemble.url()), f"{name}-slots", schedule, slots, resource) for _ in range(3)]
+    racers = [Racer(connect(ensemble.url(), timeout=1.5), f"{name}-slots", schedule, slots, resource) for _ in range(3)]
     stolen = []
     ended = threading.Event()
 
@@ -142,7 +142,7 @@ def test_the_leader_is_killed_while_leases_are_held_and_slots_raced_for(
 def test_without_a_quorum_all_is_unavailable_within_the_timeout_and_then_works_again(
     ensemble: EtcdEnsemble, name: str, connect: Connect, stopwatch: Any
 ) -> None:
-    client = connect(ensemble.url())
+    client = connect(ensemble.url(), timeout=1.5)
     kept, lost = client.try_lease(name, ttl=20), client.try_lease(f"{name}-short", ttl=TTL)
     since = kept._deadline
     down = [ensemble.leader(), next(member for member in ensemble.members if not member.is_leader)]

@@ -94,7 +94,7 @@ def _lease_of(server: Etcd, name: str) -> str:
 
 def test_a_server_that_is_down_is_unavailable_at_once_and_used_again_without_a_restart(name: str, connect: Connect, stopwatch: Any) -> None:
     with Etcd() as server:
-        client = connect(server.url())
+        client = connect(server.url(), timeout=1.5)
         assert client.try_lease(name)
         server.kill()
         began = stopwatch()

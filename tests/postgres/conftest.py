@@ -12,6 +12,9 @@ from servers import PgBouncer, Postgres, RunningPostgres, add_user
 
 Server = Postgres | PgBouncer | RunningPostgres
 
+#: The timeout of a client of tests that are not about time, seconds: a machine that stands still for a while is no outage.
+PATIENCE = 10
+
 
 @pytest.fixture(scope="session")
 def prepared(postgres: Postgres | RunningPostgres) -> Postgres | RunningPostgres:
@@ -39,7 +42,7 @@ def connect(prepared: Server) -> Iterator[Callable[..., rota.Client]]:
     clients = []
 
     def make(server: Server = prepared, options: str = "", **named: object) -> rota.Client:
-        clients.append(rota.connect(server.url("app", options=options), **named))
+        clients.append(rota.connect(server.url("app", options=options), **{"timeout": PATIENCE, **named}))
         return clients[-1]
 
     yield make

@@ -19,6 +19,9 @@ from rota import _engine
 from rota.url import parse
 from rota_redis import RedisBackend, RedisDriver
 
+#: The timeout of a client of tests that are not about time, seconds: a machine that stands still for a while is no outage.
+PATIENCE = 10
+
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., servers.Redis]]:
@@ -50,7 +53,7 @@ def names(name: str) -> Iterator[str]:
 def connect() -> Iterator[Callable[..., rota.Client]]:
     """`rota.connect`, closed after the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda url, **options: stack.enter_context(rota.connect(url, **options))
+        yield lambda url, **options: stack.enter_context(rota.connect(url, **{"timeout": PATIENCE, **options}))
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_sentinels_that_hang_or_are_gone_leave_time_for_the_others(connect: Any,
     with servers.Redis() as hung:
         hung.pause()
         hosts = sentinel_url.partition("://")[2].partition("/")[0].split(",")
-        client = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{hung.port},{hosts[0]}/rota")
+        client = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{hung.port},{hosts[0]}/rota", timeout=1.5)
         assert client.try_lease(name)
         hung.resume()
 

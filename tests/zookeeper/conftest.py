@@ -19,6 +19,9 @@ from rota.url import parse
 from rota_zookeeper import ZookeeperBackend, ZookeeperDriver
 from servers import HOST, ZooKeeper, wait_until
 
+#: The timeout of a client of tests that are not about time, seconds: a machine that stands still for a while is no outage.
+PATIENCE = 10
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ZooKeeper]:
@@ -37,7 +40,7 @@ def name() -> str:
 def connect() -> Iterator[Callable[..., rota.Client]]:
     """`rota.connect`, closed after the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda url, **options: stack.enter_context(rota.connect(url, **options))
+        yield lambda url, **options: stack.enter_context(rota.connect(url, **{"timeout": PATIENCE, **options}))
 
 
 @pytest.fixture
