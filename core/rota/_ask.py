@@ -101,6 +101,12 @@ class WindowAsk(Ask):
     #: The part of a claim that is the same for a slot, and for which it is: losers ask for the same one again and again.
     _part: tuple[Slot, bool, tuple[Any, ...]] | None = None
 
+    def at(self, planned: int) -> WindowAsk:
+        """Return the same for another planned instant."""
+        ask = object.__new__(WindowAsk)
+        ask.__dict__.update(self.__dict__, planned=planned, _part=None)
+        return ask
+
     @property
     def floating(self) -> bool:
         return self.planned is None

@@ -21,7 +21,7 @@ from .backend import Driver
 from .duration import DAY, SECOND, duration
 from .errors import ConfigurationError, Unavailable
 from .grant import AsyncGrant, BaseGrant, Grant
-from .schedule import Schedule
+from .schedule import Schedule, instant
 from .url import Url, check_text
 from .verdict import Refused
 
@@ -36,6 +36,7 @@ else:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 G = TypeVar("G", bound=BaseGrant)
+A = TypeVar("A", bound=_ask.Ask)
 
 # engines, not clients: a grant keeps its engine alive when nobody has the client any more
 _engines: weakref.WeakSet[Engine[Any]] = weakref.WeakSet()
@@ -85,14 +86,14 @@ class _Base(Generic[G]):
             check_text(site, "site", 64)
         self.driver = driver
         self._engine: Engine[G] = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout)
-        self._asks: dict[Any, _ask.Ask] = {}
+        self._asks: dict[Any, Any] = {}
         _engines.add(self._engine)
 
     def _full(self, name: str) -> str:
         check_text(name, "name", _ask.NAME_LIMIT)  # before the prefix could hide what is wrong with it
         return self._prefix + name if self._prefix else name
 
-    def _cached(self, key: Any, make: Callable[[], _ask.Ask]) -> _ask.Ask:
+    def _cached(self, key: Any, make: Callable[[], A]) -> A:
         # options are the same call after call: checking them once is most of a claim's cost on a fast store
         try:
             ask = self._asks.get(key)
@@ -105,7 +106,7 @@ class _Base(Generic[G]):
         return ask
 
     def _lease(self, name: str, options: Any) -> _ask.Ask:
-        ask = self._asks.get(name) if not options and type(name) is str else None
+        ask: _ask.Ask | None = self._asks.get(name) if not options and type(name) is str else None
         if ask is not None:
             return ask
         # the types, too: 1 and True are equal keys and not the same option
@@ -115,12 +116,16 @@ class _Base(Generic[G]):
         )
 
     def _window(self, name: str, schedule: Schedule | None, options: Any) -> _ask.Ask:
-        def make() -> _ask.Ask:
-            return _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention)
-
-        if "planned" in options:  # another one each time; and the two 02:30 of a night that has two are equal keys
-            return make()
-        return self._cached(("window", name, schedule, *options.items(), *map(type, options.values())), make)
+        # another one each time (and the two 02:30 of a night that has two are equal keys): all else is checked once
+        planned = options.pop("planned", None)
+        at = None if planned is None else instant(planned, "planned")
+        ask = self._cached(
+            ("window", at is None, name, schedule, *options.items(), *map(type, options.values())),
+            lambda: _ask.window(
+                *(self._full(name), schedule, {**options, "planned": planned}, self.driver.capabilities, self._timeout, self._retention)
+            ),
+        )
+        return ask if at is None else ask.at(at)
 
     def _once(self, name: str, per: Any, options: Any) -> _ask.Ask:
         return self._cached(
