@@ -17,6 +17,9 @@ else:
 #: How much is kept, in bytes: about 20 runs, and 15 with labels of 40 bytes (`Capabilities.history`). Half of what a
 #: record may hold, since every settlement writes it.
 KEPT = HISTORY_LIMIT // 2
+#: What it may grow to before it is cut back to that: while the older runs stay as they are, a store whose log says in what two versions of
+#: a record differ (PostgreSQL) writes little for them.
+MOST = KEPT + KEPT // 4
 
 #: What became of a grant whose holder never settled it.
 CRASHED = "crashed"
@@ -70,10 +73,10 @@ def ended_by_operator(record: Record) -> Run | None:
 
 
 def add(history: bytes, start: int | None, end: int | None, token: int, started: int, ended: int, outcome: str, label: str) -> bytes:
-    """Return the history with a run (see `Run`) in front, the oldest dropped where there is no room."""
+    """Return the history with a run (see `Run`) in front, the oldest few dropped where there is no room."""
     slot = "\t" if start is None else f"{start}\t" if end is None else f"{start}\t{end}"
     history = f"{slot}\t{token}\t{started}\t{ended}\t{outcome}\t{label}\n".encode() + history
-    return history if len(history) <= KEPT else history[: history.rfind(b"\n", 0, KEPT) + 1]
+    return history if len(history) <= MOST else history[: history.rfind(b"\n", 0, KEPT) + 1]
 
 
 def unwritten(record: Record) -> Run | None:
