@@ -13,16 +13,19 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psycopg
 import rota
 from rounds import Figure, interleaved, main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from servers import Postgres
+from servers import Postgres, wait_until
 
+T = TypeVar("T")
 PAIRS, PORTIONS = 150, 30
 UPSERT = (
     "INSERT INTO bare AS b (name, owner, expires_at) VALUES (%s, %s, clock_timestamp() + interval '30 s')"
@@ -158,21 +161,23 @@ async def asynchronous(server: Postgres, rounds: int) -> dict[str, list[float]]:
         "slot won + handled": slot,
         "slot lost": lost,
     }
-    loop = asyncio.get_running_loop()
 
     async def turns(measure: Callable[[], Awaitable[None]], count: int) -> None:
         for _ in range(count):
             await measure()
 
-    def in_loop(measure: Callable[[], Awaitable[None]]) -> Callable[[int], object]:
-        return lambda count: asyncio.run_coroutine_threadsafe(turns(measure, count), loop).result()
-
-    values = await asyncio.to_thread(alternating, {what: in_loop(measure) for what, measure in measures.items()}, rounds)
+    values = await asyncio.to_thread(alternating, {what: in_loop(partial(turns, measure)) for what, measure in measures.items()}, rounds)
     await held.release()  # type: ignore[union-attr]
     await client.close()
     await other.close()
     await bare.close()
     return values
+
+
+def in_loop(measure: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    """Return a measure that a thread can take, carried out by the loop that runs now."""
+    loop = asyncio.get_running_loop()
+    return lambda *arguments: asyncio.run_coroutine_threadsafe(measure(*arguments), loop).result()
 
 
 def hand_off(server: Postgres, rounds: int) -> dict[str, list[float]]:
@@ -238,6 +243,58 @@ def hand_off(server: Postgres, rounds: int) -> dict[str, list[float]]:
         waiter.close()
 
 
+async def asynchronous_hand_off(server: Postgres, rounds: int) -> dict[str, list[float]]:
+    """As `hand_off`, both sides in one loop."""
+    client, other = rota.connect_async(server.url(), timeout=10), rota.connect_async(server.url(), timeout=10)
+    bare = await psycopg.AsyncConnection.connect(server.url(), autocommit=True, prepare_threshold=None)
+    waiter = await psycopg.AsyncConnection.connect(server.url(), autocommit=True, prepare_threshold=None)
+    await waiter.execute("LISTEN freed")
+
+    async def ours() -> float:
+        spent = []
+        for _ in range(8):
+            grant = await client.try_lease("async-handed")
+
+            async def wait() -> float:
+                async with other.lease("async-handed", wait=30):
+                    return time.perf_counter()
+
+            waiting = asyncio.create_task(wait())
+            noted = "SELECT waited = token FROM rota WHERE name = 'async-handed'"
+            await asyncio.to_thread(wait_until, lambda: server.sql(noted) == "t")
+            await asyncio.sleep(0.02)
+            released = time.perf_counter()
+            await grant.release()  # type: ignore[union-attr]
+            spent.append(await waiting - released)
+        return sorted(spent)[len(spent) // 2] * 1e6
+
+    async def theirs() -> float:
+        spent = []
+        for _ in range(8):
+            await bare.execute(UPSERT, ("handed", "first"))
+
+            async def wait() -> float:
+                async for _ in waiter.notifies(timeout=30, stop_after=1):
+                    pass
+                assert await (await waiter.execute(UPSERT, ("handed", "second"))).fetchone()
+                return time.perf_counter()
+
+            waiting = asyncio.create_task(wait())
+            await asyncio.sleep(0.05)
+            released = time.perf_counter()
+            await bare.execute(RELEASE_AND_TELL, ("handed",))
+            spent.append(await waiting - released)
+            await bare.execute("DELETE FROM bare WHERE name = 'handed'")
+        return sorted(spent)[len(spent) // 2] * 1e6
+
+    values = await asyncio.to_thread(interleaved, {"bare": in_loop(theirs), "ours": in_loop(ours)}, rounds)
+    await client.close()
+    await other.close()
+    await bare.close()
+    await waiter.close()
+    return values
+
+
 def many(server: Postgres, count: int = 10_000, seconds: float = 20.0) -> list[Figure]:
     """10,000 leases at ttl 10 s kept by one client: calls per second; and its CPU beside bare batches, as often and as large meanwhile."""
     client = rota.connect(server.url(), timeout=10)
@@ -295,7 +352,8 @@ def figures(rounds: int) -> list[Figure]:
             found += ratio(values, "slot lost", "bare refused", 0.7, face)[1:]
         values = hand_off(server, max(5, rounds))
         found.append(Figure("bare NOTIFY to a listener", values["notify"], "µs", None))
-        found += ratio({"hand-off": values["ours"], "bare hand-off": values["bare"]}, "hand-off", "bare hand-off", 1.5, "blocking")
+        for face, handed in (("blocking", values), ("async", asyncio.run(asynchronous_hand_off(server, max(5, rounds))))):
+            found += ratio({"hand-off": handed["ours"], "bare hand-off": handed["bare"]}, "hand-off", "bare hand-off", 1.5, face)
         found += many(server)
     return found
 
