@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 import rota
 import rota.testing
-from psycopg.pq.abc import PGresult
 from rota.backend import Driver
 from rota_postgres._driver import PostgresDriver
 from rota_postgres._link import Link
@@ -91,9 +90,11 @@ class TestClockSet(TestPostgres):
         self.clock = rota.testing.Clock()
         ask, tell = Link.ask, statement("SELECT set_config('rota.now', $1, false)", "text")
 
-        def ask_at(link: Link, asked: Statement, values: Sequence[Any]) -> Generator[bool, None, PGresult]:
-            yield from ask(link, tell, (str(self.clock.store()),))
-            return (yield from ask(link, asked, values))
+        def ask_at(link: Link, asked: Statement, values: Sequence[Any]) -> None:
+            ask(link, tell, (str(self.clock.store()),))
+            while link.has_come(20) and link.answer() is None:
+                pass
+            ask(link, asked, values)
 
         monkeypatch.setattr(Link, "ask", ask_at)
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
 
 from psycopg import OperationalError
 from psycopg.pq.abc import PGresult
@@ -40,31 +42,26 @@ async def _ready(fd: int, writing: bool, seconds: float) -> bool:
 
 
 class _Async(Verbs):
-    async def take(self, pool: Pool, deadline: float, urgent: bool = False) -> Link:
-        found = pool.take(urgent) if deadline > time.monotonic() else None
-        if isinstance(found, Link):
-            return found
-        if found is not None:
-            try:
-                # shielded: what is cancelled is our waiting, never the promise, whose connection would be lost
-                return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(found)), max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                pool.leave(found)
-            except BaseException:
-                pool.leave(found)
-                raise
-        raise Unavailable("no connection in time")
+    suspends = True
 
-    async def answer(self, link: Link, conversation: Generator[bool, None, PGresult], deadline: float) -> PGresult:
+    async def come(self, pool: Pool, promise: Future[Link], deadline: float) -> Link:
         try:
-            writing = next(conversation)
-            while True:
-                if not await _ready(link.fd, writing, deadline - time.monotonic()):
-                    raise Late
-                writing = next(conversation)
-        except StopIteration as stop:
-            result: PGresult = stop.value
-            return result
+            # shielded: what is cancelled is our waiting, never the promise, whose connection would be lost
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(promise)), max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            pool.leave(promise)
+            raise Unavailable("no connection in time") from None
+        except BaseException:
+            pool.leave(promise)
+            raise
+
+    async def answer(self, link: Link, deadline: float) -> PGresult:
+        while True:
+            if not await _ready(link.fd, link.writing, deadline - time.monotonic()):
+                raise Late
+            result = link.answer()
+            if result is not None:
+                return result
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -83,11 +80,11 @@ class AsyncPostgresDriver(AsyncDriver):
         self._lock: asyncio.Lock | None = None
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
-    async def claim(self, claim: Claim, timeout: float) -> Answer:
-        return await self._verbs.claim(claim, timeout)
+    def claim(self, claim: Claim, timeout: float) -> Coroutine[Any, Any, Answer]:
+        return self._verbs.claim(claim, timeout)
 
-    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
-        return await self._verbs.settle(settlement, timeout)
+    def settle(self, settlement: Settlement, timeout: float) -> Coroutine[Any, Any, Settled]:
+        return self._verbs.settle(settlement, timeout)
 
     async def now(self, timeout: float) -> Now | None:
         return await self._verbs.now(timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent import futures
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ from rota.backend import Answer, Claim, Driver, Now, Override, Record, Renewal, 
 from rota.capabilities import Capabilities
 from rota.errors import ConfigurationError, NotSupported, RotaError, Unavailable
 
-from ._link import Link, Pool, ready, wait
+from ._link import Late, Link, Pool, ready
 from ._sql import Statements
 from ._verbs import Verbs
 from ._wire import COLUMNS, OTHER_COLUMNS, decode, record, statement, texts
@@ -58,22 +58,26 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Blocking(Verbs):
-    async def take(self, pool: Pool, deadline: float, urgent: bool = False) -> Link:
-        found = pool.take(urgent) if deadline > time.monotonic() else None
-        if isinstance(found, Link):
-            return found
-        if found is not None:
-            try:
-                return found.result(max(0.0, deadline - time.monotonic()))
-            except futures.TimeoutError:
-                pool.leave(found)
-            except BaseException:
-                pool.leave(found)
-                raise
-        raise Unavailable("no connection in time")
+    suspends = False
 
-    async def answer(self, link: Link, conversation: Generator[bool, None, PGresult], deadline: float) -> PGresult:
-        return wait(link, conversation, deadline)
+    async def come(self, pool: Pool, promise: futures.Future[Link], deadline: float) -> Link:
+        try:
+            return promise.result(max(0.0, deadline - time.monotonic()))
+        except futures.TimeoutError:
+            pool.leave(promise)
+            raise Unavailable("no connection in time") from None
+        except BaseException:
+            pool.leave(promise)
+            raise
+
+    def answer(self, link: Link, deadline: float) -> PGresult:
+        while True:
+            left = deadline - time.monotonic()
+            if not (ready(link.fd, True, left) if link.writing else link.has_come(left)):
+                raise Late
+            result = link.answer()
+            if result is not None:
+                return result
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this face has no loop
@@ -158,12 +162,10 @@ class PostgresDriver(Driver):
             step(self.verbs.result(statement(each), (), timeout))
 
     def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
-        sent, deadline = time.time(), time.monotonic() + timeout
+        sent, statements, deadline = time.time(), self.verbs.statements, time.monotonic() + timeout
         link = step(self.verbs.take(self.pool, deadline))
-        result = step(self.verbs.on(link, self.pool, self.verbs.statements.facts, (self.verbs.statements.table,), deadline))
+        result = step(self.verbs.result(statements.facts, (statements.table,), deadline - time.monotonic(), writes=False, on=link))
         received = time.time()
-        if result is None:
-            raise Unavailable("the server can't tell now")
         row = [result.get_value(0, column) for column in range(result.nfields)]
         facts: dict[str, str | int | float | bool | None] = {
             name: decode(kind, value) for (name, kind), value in zip(_FACTS, row, strict=False)
@@ -265,7 +267,7 @@ class PostgresDriver(Driver):
                 if link is None:
                     link = step(self.verbs.listen(self.listen_pool, deadline))
                     self.pooled = link is None
-                elif ready(link.fd, False, max(0.0, deadline - time.monotonic())):
+                elif link.has_come(max(0.0, deadline - time.monotonic())):
                     payloads = link.notified()
             except OperationalError:  # gone: listen anew, and look again at everything
                 if link is not None:

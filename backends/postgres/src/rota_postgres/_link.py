@@ -25,8 +25,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from psycopg import OperationalError, pq
@@ -64,39 +65,44 @@ class Silent(OperationalError):
 
 
 class Link:
-    """One connection."""
+    """One connection. `writing`: not all of the statement is sent yet, so that writing would be welcome too."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self.pgconn = pgconn
         self.fd = pgconn.socket
+        self.has_come = _reading(self.fd)
+        self.writing = False
+        self._last: PGresult | None = None
 
-    def is_fresh(self) -> bool:
-        """Whether nothing came while it was idle: the server's goodbye, the end, or a changed setting."""
-        return not ready(self.fd, False, 0.0)
+    def ask(self, statement: Statement, values: Sequence[Any]) -> None:
+        """Send a statement, or as much of it as the socket takes.
 
-    def ask(self, statement: Statement, values: Sequence[Any]) -> Generator[bool, None, PGresult]:
-        """Send a statement and take its answer; whenever the socket has to be waited for, yield whether writing would be welcome too.
+        Raises:
+            OperationalError: The connection is gone.
+        """
+        self.pgconn.send_query_params(statement.text, statement.encode(values), statement.oids, statement.formats, 1)
+        self.writing = bool(self.pgconn.flush())
+
+    def answer(self) -> PGresult | None:
+        """Return the answer as soon as all of it has come; to be called whenever the socket is ready.
 
         Raises:
             OperationalError: The connection is gone.
         """
         pgconn = self.pgconn
-        pgconn.send_query_params(statement.text, statement.encode(values), statement.oids, (1,) * len(statement.oids), 1)
-        while pgconn.flush():
-            yield True
-            pgconn.consume_input()
-        last = None
-        while True:
-            while pgconn.is_busy():
-                yield False
-                pgconn.consume_input()
+        pgconn.consume_input()
+        if self.writing:
+            self.writing = bool(pgconn.flush())
+        while not pgconn.is_busy():
             result = pgconn.get_result()
-            if result is None:
-                break
-            last = result
-        if last is None or pgconn.status == pq.ConnStatus.BAD:
-            raise OperationalError(pgconn.get_error_message())
-        return last
+            if result is not None:
+                self._last = result
+                continue
+            last, self._last = self._last, None
+            if last is None or pgconn.status == pq.ConnStatus.BAD:
+                raise OperationalError(pgconn.get_error_message())
+            return last
+        return None
 
     def notified(self) -> list[str]:
         """Return the payloads of the notifications that have come."""
@@ -111,21 +117,13 @@ class Link:
         self.pgconn.finish()
 
 
-def wait(link: Link, conversation: Generator[bool, None, PGresult], deadline: float) -> PGresult:
-    """Go through a conversation, blocking.
-
-    Raises:
-        Late: The deadline passed.
-    """
-    try:
-        writing = next(conversation)
-        while True:
-            if not ready(link.fd, writing, deadline - time.monotonic()):
-                raise Late
-            writing = next(conversation)
-    except StopIteration as stop:
-        result: PGresult = stop.value
-        return result
+def _reading(fd: int) -> Callable[[float], bool]:
+    """Return what waits, for at most so many seconds, until there is something to read."""
+    if not hasattr(select, "poll"):  # on Windows
+        return partial(ready, fd, False)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return lambda seconds: seconds >= 0 and bool(poll.poll(seconds * 1000 + 0.5 if seconds else 0))
 
 
 def ready(fd: int, writing: bool, seconds: float, reading: bool = True) -> bool:
@@ -268,7 +266,7 @@ class Pool:
                 raise Unavailable("the client is closed")
             while self._idle:
                 link = self._idle.pop()
-                if link.is_fresh():
+                if not link.has_come(0.0):  # the server's goodbye, the end, or a changed setting
                     return link
                 self._open.discard(link)
                 link.close()

@@ -11,7 +11,8 @@ import contextlib
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from psycopg import OperationalError, errors, pq
@@ -30,6 +31,7 @@ Row = tuple[bytes | None, ...]
 
 #: Not applied, and asked again at once: serialization failure (whatever the isolation level by default), deadlock, lock not available.
 _AGAIN = {"40001", "40P01", "55P03"}
+_DONE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 #: The connection or the server went while the statement ran: it may have been carried out.
 _PERHAPS = ("08", "57P01", "57P02", "57P05")
 #: The server is there and can't serve now: limits, disk full, starting up, cancelled by statement_timeout, read only (a standby now).
@@ -44,13 +46,16 @@ class Verbs(ABC):
         self.pool = pool
         self.prepared_by = prepared_by
 
-    @abstractmethod
-    async def take(self, pool: Pool, deadline: float, urgent: bool = False) -> Link:
-        """Return a connection, or raise `Unavailable` at the deadline."""
+    #: Whether `answer` is to be awaited: a coroutine around each wait of the blocking face would be felt.
+    suspends: bool
 
     @abstractmethod
-    async def answer(self, link: Link, conversation: Generator[bool, None, PGresult], deadline: float) -> PGresult:
-        """Go through a conversation, or raise `Late` at the deadline."""
+    async def come(self, pool: Pool, promise: Future[Link], deadline: float) -> Link:
+        """Wait for a connection; give its promise back, and raise, at the deadline."""
+
+    @abstractmethod
+    def answer(self, link: Link, deadline: float) -> Any:
+        """Return the answer to what was asked, or raise `Late` at the deadline."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
@@ -58,30 +63,35 @@ class Verbs(ABC):
 
     # -- the verbs
 
-    async def claim(self, claim: Claim, timeout: float) -> Answer:
-        return await self._change("claim", claim, rules.claim, timeout)
+    def claim(self, claim: Claim, timeout: float) -> Coroutine[Any, Any, Answer]:
+        return self._change("claim", claim, rules.claim, timeout, claim)
 
-    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
-        return await self._change("settle", settlement, rules.settle, timeout)
+    def settle(self, settlement: Settlement, timeout: float) -> Coroutine[Any, Any, Settled]:
+        return self._change("settle", settlement, rules.settle, timeout, settlement)
 
     async def forget(self, name: str, timeout: float) -> bool:
         def forget(found: Record | None, _: object, now: int) -> tuple[bool, Record | None]:
             tombstone = rules.forget(found, now)
             return tombstone is not None, tombstone
 
-        return await self._change("forget", (name,), forget, timeout)
+        return await self._change("forget", (name,), forget, timeout, (name,))
 
-    async def override(self, override: Override, timeout: float) -> Settled:
-        return await self._change("override", override, rules.override, timeout)
+    def override(self, override: Override, timeout: float) -> Coroutine[Any, Any, Settled]:
+        return self._change("override", override, rules.override, timeout, override)
 
-    async def record(self, write_back: WriteBack, timeout: float) -> Settled:
-        return await self._change("record", write_back, rules.write_back, timeout)
+    def record(self, write_back: WriteBack, timeout: float) -> Coroutine[Any, Any, Settled]:
+        return self._change("record", write_back, rules.write_back, timeout, write_back)
 
     async def _change(
-        self, verb: str, request: Any, rule: Callable[[Record | None, Any, int], tuple[T, Record | None]], timeout: float
+        self,
+        verb: str,
+        request: Any,
+        rule: Callable[[Record | None, Any, int], tuple[T, Record | None]],
+        timeout: float,
+        values: Sequence[Any],
     ) -> T:
         """Call a function; return what the rule answers to what it found."""
-        (row,) = await self.row(self.statements.verbs[verb], request, timeout)
+        row = (await self.result(self.statements.verbs[verb], values, timeout)).get_value(0, 0)
         assert row is not None
         now, before, done = answer(row)
         said, changed = rule(before, request, now)
@@ -131,20 +141,19 @@ class Verbs(ABC):
     async def listen(self, pool: Pool, deadline: float) -> Link | None:
         """Return a connection that hears of every end that somebody noted; None where a pooler is in the way, which passes nothing on."""
         link = await self.take(pool, deadline)
-        result = await self.on(link, pool, self.statements.pid, (), deadline)
-        if result is not None and decode("int4", result.get_value(0, 0)) != link.pgconn.backend_pid:  # a pooler makes that number up
+        result = await self.result(self.statements.pid, (), deadline - time.monotonic(), writes=False, on=link, pool=pool)
+        if decode("int4", result.get_value(0, 0)) != link.pgconn.backend_pid:  # a pooler makes that number up
             pool.give(link)
             return None
-        if result is None or await self.on(link, pool, self.statements.listen, (), deadline) is None:
-            raise Unavailable("the server can't listen now")
+        await self.result(self.statements.listen, (), deadline - time.monotonic(), writes=False, on=link, pool=pool)
         return link
 
     async def unlisten(self, link: Link, pool: Pool) -> None:
         """Give such a connection back."""
         with contextlib.suppress(Unavailable, OperationalError):
-            if await self.on(link, pool, self.statements.unlisten, (), time.monotonic() + 0.5) is not None:
-                link.notified()
-                pool.give(link)
+            await self.result(self.statements.unlisten, (), 0.5, writes=False, on=link, pool=pool)
+            link.notified()
+            pool.give(link)
 
     # -- statements
 
@@ -154,37 +163,55 @@ class Verbs(ABC):
         return tuple(result.get_value(0, column) for column in range(result.nfields))
 
     async def result(
-        self, statement: Statement, values: Sequence[Any], timeout: float, *, writes: bool = True, urgent: bool = False
+        self,
+        statement: Statement,
+        values: Sequence[Any],
+        timeout: float,
+        *,
+        writes: bool = True,
+        urgent: bool = False,
+        on: Link | None = None,
+        pool: Pool | None = None,
     ) -> PGresult:
-        """Carry out a statement on any connection, again where the server asks for that."""
+        """Carry out a statement, again where the server asks for that, on this connection of this pool or on any.
+
+        Where that fails the connection is thrown away: what is still to come is nobody's answer; and a server that can't serve may be
+        another one next time.
+        """
+        pool = pool or self.pool
         deadline = time.monotonic() + timeout
         while True:
-            link = await self.take(self.pool, deadline, urgent)
-            result = await self.on(link, self.pool, statement, values, deadline, writes=writes)
-            if result is not None:
-                self.pool.give(link)
+            if time.monotonic() >= deadline:
+                if on is not None:
+                    pool.drop(on)
+                raise Unavailable("no connection in time")
+            link = on or pool.take(urgent)
+            if not isinstance(link, Link):
+                link = await self.come(pool, link, deadline)
+            try:
+                link.ask(statement, values)
+                answer = self.answer(link, deadline)
+                result: PGresult = await answer if self.suspends else answer
+                done = result.status in _DONE
+                failure = None if done else self._failure(result, writes)
+                if failure is not None:
+                    raise failure
+            except BaseException as error:
+                pool.drop(link)
+                if not isinstance(error, (Late, OperationalError)):
+                    raise
+                why = "in time" if isinstance(error, Late) else f"({in_line(error)})"
+                raise (OutcomeUnknown(f"sent, and no answer {why}") if writes else Unavailable(f"no answer {why}")) from error
+            if on is None:
+                pool.give(link)
+            if done:
                 return result
             await self.sleep(random.uniform(0.0, 0.005))
 
-    async def on(
-        self, link: Link, pool: Pool, statement: Statement, values: Sequence[Any], deadline: float, *, writes: bool = False
-    ) -> PGresult | None:
-        """Carry out a statement on one connection, which is thrown away where that fails; return None where it is to be repeated."""
-        try:
-            result = await self.answer(link, link.ask(statement, values), deadline)
-            if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-                return result
-            error = self._failure(result, writes)
-            if error is None:
-                pool.give(link)
-                return None
-            raise error
-        except BaseException as error:
-            pool.drop(link)  # what is still to come is nobody's answer; and a server that can't serve may be another one next time
-            if not isinstance(error, (Late, OperationalError)):
-                raise
-            why = "in time" if isinstance(error, Late) else f"({in_line(error)})"
-            raise (OutcomeUnknown(f"sent, and no answer {why}") if writes else Unavailable(f"no answer {why}")) from error
+    async def take(self, pool: Pool, deadline: float) -> Link:
+        """Return a connection, or raise `Unavailable` at the deadline."""
+        link = pool.take()
+        return link if isinstance(link, Link) else await self.come(pool, link, deadline)
 
     def _failure(self, result: PGresult, writes: bool) -> Exception | None:
         """Return what a failed statement means: None to ask again; else what to raise. See `rota.backend` on the three kinds."""

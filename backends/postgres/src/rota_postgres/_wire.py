@@ -68,11 +68,12 @@ OTHER_COLUMNS = (
 
 
 class Statement(NamedTuple):
-    """A statement as it is sent: text with ``$1``…, the types of its values, and how they get onto the wire."""
+    """A statement as it is sent: text with ``$1``…, the types of its values, their formats (binary), and how they get onto the wire."""
 
     text: bytes
-    oids: tuple[int, ...] = ()
-    encoders: tuple[Any, ...] = ()
+    oids: tuple[int, ...]
+    formats: tuple[int, ...]
+    encoders: tuple[Any, ...]
 
     def encode(self, values: Sequence[Any]) -> list[bytes | None]:
         """Return the values in the form of the wire."""
@@ -82,7 +83,7 @@ class Statement(NamedTuple):
 def statement(text: str, types: str = "") -> Statement:
     """Return a statement; ``types`` are names of `TYPES`, one for each of its values."""
     kinds = [TYPES[kind] for kind in types.split()]
-    return Statement(text.encode(), tuple(kind[0] for kind in kinds), tuple(kind[1] for kind in kinds))
+    return Statement(text.encode(), tuple(kind[0] for kind in kinds), (1,) * len(kinds), tuple(kind[1] for kind in kinds))
 
 
 def _array(oid: int, items: Sequence[bytes]) -> bytes:
