@@ -234,9 +234,9 @@ def test_a_table_that_another_version_made_is_told_with_the_cure(victim: Postgre
     """DV-19: ``rota init`` can't mend it, and must not say that the store is ready."""
     table = f"other_{os.urandom(3).hex()}"
     columns = [*COLUMNS.items()]
-    made = ", ".join(f"{column} {declared}" for column, (_, declared) in [*columns[1:], columns[0]])
+    made = ", ".join(f"{column} {declared}" for column, declared in [*columns[1:], columns[0]])
     row = f"INSERT INTO {table} (name, token, keep_until) VALUES ('{name}', 7, now() + '1 day')"
-    victim.sql(f"CREATE TABLE {table} ({made}, waited bigint NOT NULL DEFAULT -1)", row)
+    victim.sql(f"CREATE TABLE {table} ({made})", row)
     url = victim.url(options=f"table={table}")
     with rota.connect(url) as client:
         victim.sql(client.driver.schema())  # the functions of the other version: they are tied to the table
@@ -244,12 +244,24 @@ def test_a_table_that_another_version_made_is_told_with_the_cure(victim: Postgre
             with pytest.raises(ConfigurationError, match="DROP TABLE ... CASCADE; then rota init; and copy the rows"):
                 ask()
         # as it says
-        named = ", ".join([*COLUMNS, "waited"])
+        named = ", ".join(COLUMNS)
         victim.sql(f"CREATE TABLE {table}_kept AS TABLE {table}", f"DROP TABLE {table} CASCADE")
         client.driver.init(5.0)  # type: ignore[attr-defined]
         victim.sql(f"INSERT INTO {table} ({named}) SELECT {named} FROM {table}_kept")
         assert client.driver.read(name, 5.0)[0].token == 7
         client.driver.init(5.0)  # type: ignore[attr-defined]
+    use(url, name)
+
+
+def test_a_table_of_the_first_version_goes_on_serving(victim: Postgres, name: str) -> None:
+    """Its last column, `waited`, has another place now."""
+    table = f"first_{os.urandom(3).hex()}"
+    made = ", ".join(f"{column} {COLUMNS[column]}" for column in [*(each for each in COLUMNS if each != "waited"), "waited"])
+    victim.sql(f"CREATE TABLE {table} ({made})", f"INSERT INTO {table} (name, token, keep_until) VALUES ('{name}-old', 7, now() + '1 day')")
+    url = victim.url(options=f"table={table}")
+    with rota.connect(url) as client:
+        client.driver.init(5.0)  # type: ignore[attr-defined]
+        assert client.driver.read(f"{name}-old", 5.0)[0].token == 7
     use(url, name)
 
 

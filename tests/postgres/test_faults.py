@@ -250,14 +250,20 @@ def test_a_claim_that_waited_for_another_insert_is_not_applied(victim: Postgres,
 
 
 @pytest.mark.by_the_clock
-def test_an_unused_owner_id_is_settled_behind_its_claim(victim: Postgres, name: str) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["a new name", "a name that was held before"])
+def test_an_unused_owner_id_is_settled_behind_its_claim(victim: Postgres, name: str, known: bool) -> None:
     """L7: the claim is applied and not committed yet; settling its owner id waits for it, and ends it."""
     owner = os.urandom(16).hex()
+    claim = (
+        f"INSERT INTO rota (name, kind, token, owner, expires_at, keep_until)"
+        f" VALUES ('{name}', 'lease', 1, '{owner}', now() + interval '1 hour', now())"
+    )
     with rota.connect(victim.url("app")) as client:
-        blocker = victim.sql_later(
-            f"BEGIN; INSERT INTO rota (name, kind, token, owner, expires_at, keep_until)"
-            f" VALUES ('{name}', 'lease', 1, '{owner}', now() + interval '1 hour', now()); SELECT pg_sleep(0.7); COMMIT"
-        )
+        if known:
+            with client.lease(name):
+                pass
+            claim = f"UPDATE rota SET owner = '{owner}', expires_at = now() + interval '1 hour' WHERE name = '{name}'"
+        blocker = victim.sql_later(f"BEGIN; {claim}; SELECT pg_sleep(0.7); COMMIT")
         wait_until(lambda: victim.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1")
         settled = client.driver.settle(Settlement(name, owner, "unused", 1), 5)
         assert settled.applied

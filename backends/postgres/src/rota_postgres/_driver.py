@@ -156,7 +156,8 @@ class PostgresDriver(Driver):
                 raise ConfigurationError(f"the role {role!r} does not exist, so nothing was made: create it first")
         statements = self.verbs.statements
         there = texts(step(self.verbs.row(statements.columns, (statements.table,), timeout, writes=False))[0] or b"")
-        if there and there[: len(COLUMNS)] != list(COLUMNS):  # CREATE TABLE IF NOT EXISTS would leave it so
+        found, ours = ([column for column in columns if column != "waited"] for columns in (there, COLUMNS))
+        if there and found[: len(ours)] != ours:  # CREATE TABLE IF NOT EXISTS would leave it so
             raise ConfigurationError(f"{statements.table} was made by another version, so nothing was changed: {OTHER_COLUMNS}")
         for each in self.verbs.statements.schema(**options):
             step(self.verbs.result(statement(each), (), timeout))

@@ -16,9 +16,11 @@ from rota.duration import DAY
 from ._wire import COLUMNS, statement
 
 #: In the functions' names; it grows with what they do, so that clients of two versions can go on side by side.
-VERSION = 2
+VERSION = 3
 #: The functions and the types of their parameters, which are the fields of the requests.
 FUNCTIONS = {
+    "lease": "text text text text span time span",
+    "window": "text text text text span time span text text time time time time",
     "claim": "text text text text span time span text text time time time time span bool bool int4",
     "settle": "text text text span bytes",
     "forget": "text",
@@ -128,15 +130,18 @@ class Statements:
         kind = "" if unlogged in ("", "no", "false", "0") else "UNLOGGED "
         table = [
             f"CREATE {kind}TABLE IF NOT EXISTS {self.table} (",
-            *(f"    {column} {made}," for column, (_, made) in COLUMNS.items()),
-            "    waited bigint NOT NULL DEFAULT -1 -- the token whose end somebody waits for",
-            # no other index, and room on each page: a renewal then touches nothing but its row (HOT)
+            ",\n".join(f"    {column} {made}" for column, made in COLUMNS.items()),
+            # no other index, and room on each page: a change then touches nothing but its row (HOT). Whoever reads a page with less room
+            # than that clears it of former versions, so it has to be more than a row with a full history takes.
             # toast_tuple_target: compressing a full history at each settlement would cost more than all else that a settlement does
-            ") WITH (fillfactor = 70, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200)",
+            ") WITH (fillfactor = 60, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200)",
         ]
         source = resources.files(__package__).joinpath("functions.sql").read_text(encoding="utf-8")
         found = [] if self._schema == "public" else [f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}"]
-        found += ["\n".join(table), *(self._fill(each.strip().rstrip(";")) for each in source.split("\n\n")[1:])]
+        found += ["\n".join(table), f"ALTER TABLE {self.table} SET (fillfactor = 60)"]
+        _, otherwise, *functions = source.split("\n\n")
+        self._filled["otherwise"] = self._fill(otherwise.partition("\n")[2])
+        found += [self._fill(each.strip().rstrip(";")) for each in functions]
         if role:
             found.append(f"GRANT USAGE ON SCHEMA {quoted(self._schema)} TO {quoted(role)}")
             found.append(f"GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE {self.table} TO {quoted(role)}")

@@ -27,36 +27,40 @@ TYPES: dict[str, tuple[int, Any, Any]] = {
     "texts": (1009, lambda items: _array(25, [item.encode() for item in items]), None),
     "int8s": (1016, lambda items: _array(20, [_INT8.pack(item) for item in items]), None),
 }
-#: What `Record` keeps: the columns, their types here, and how the table is made. First what is never NULL and always of one size, then the
-#: instants that may be NULL, then the texts, so that `record` takes most of a row in one go.
+#: The table's columns: what `Record` keeps, and `waited`, the token whose end somebody waits for. First what is never NULL and always of
+#: one size, then the instants that may be NULL, then the texts, so that `record` takes most of a row in one go. The history comes last: the
+#: log leaves out what two versions of a row have in common at their ends. (In the first tables `waited` came last: as good, but for that.)
 COLUMNS = {
-    "token": ("int8", "bigint NOT NULL"),
-    "granted_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
-    "expires_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
-    "settled_at": ("time", "timestamptz NOT NULL DEFAULT 'epoch'"),
-    "keep_until": ("time", "timestamptz NOT NULL"),
-    "attempts": ("int4", "integer NOT NULL DEFAULT 0"),
-    "format": ("int4", "integer NOT NULL DEFAULT 1"),
-    "last_expired": ("bool", "boolean NOT NULL DEFAULT false"),
-    "mark": ("time", "timestamptz"),
-    "prior_mark": ("time", "timestamptz"),
-    "slot_start": ("time", "timestamptz"),
-    "slot_end": ("time", "timestamptz"),
-    "name": ("text", 'text COLLATE "C" PRIMARY KEY'),  # "C": by bytes, as `list` promises
-    "kind": ("text", "text NOT NULL DEFAULT ''"),
-    "schedule": ("text", "text NOT NULL DEFAULT ''"),
-    "zone_data": ("text", "text NOT NULL DEFAULT ''"),
-    "owner": ("text", "text NOT NULL DEFAULT ''"),
-    "label": ("text", "text NOT NULL DEFAULT ''"),
-    "last_owner": ("text", "text NOT NULL DEFAULT ''"),
-    "last_result": ("text", "text NOT NULL DEFAULT ''"),
-    "outcome": ("text", "text NOT NULL DEFAULT ''"),
-    "history": ("bytes", "bytea NOT NULL DEFAULT ''"),
+    "token": "bigint NOT NULL",
+    "granted_at": "timestamptz NOT NULL DEFAULT 'epoch'",
+    "expires_at": "timestamptz NOT NULL DEFAULT 'epoch'",
+    "settled_at": "timestamptz NOT NULL DEFAULT 'epoch'",
+    "keep_until": "timestamptz NOT NULL",
+    "attempts": "integer NOT NULL DEFAULT 0",
+    "format": "integer NOT NULL DEFAULT 1",
+    "last_expired": "boolean NOT NULL DEFAULT false",
+    "mark": "timestamptz",
+    "prior_mark": "timestamptz",
+    "slot_start": "timestamptz",
+    "slot_end": "timestamptz",
+    "name": 'text COLLATE "C" PRIMARY KEY',  # "C": by bytes, as `list` promises
+    "kind": "text NOT NULL DEFAULT ''",
+    "schedule": "text NOT NULL DEFAULT ''",
+    "zone_data": "text NOT NULL DEFAULT ''",
+    "owner": "text NOT NULL DEFAULT ''",
+    "label": "text NOT NULL DEFAULT ''",
+    "last_owner": "text NOT NULL DEFAULT ''",
+    "last_result": "text NOT NULL DEFAULT ''",
+    "outcome": "text NOT NULL DEFAULT ''",
+    "waited": "bigint NOT NULL DEFAULT -1",
+    "history": "bytea NOT NULL DEFAULT ''",
 }
 #: A row on the wire: the number of its fields, and of each its type, its size (-1: NULL) and its value. These are the first eight.
 _FIXED = struct.Struct("!4x8xq8xq8xq8xq8xq8xi8xi8x?")
-_TIME, _TEXT = TYPES["time"][0], TYPES["text"][0]
-_NO_TOKEN, _NO_SLOT = _FIELD.pack(TYPES["int8"][0], -1), _FIELD.pack(_TIME, -1) * 4
+_TIME, _TEXT, _NUMBER = TYPES["time"][0], TYPES["text"][0], TYPES["int8"][0]
+_NO_TOKEN, _ZERO_TOKEN, _NO_SLOT = _FIELD.pack(_NUMBER, -1), _FIELD.pack(_NUMBER, 8) + bytes(8), _FIELD.pack(_TIME, -1) * 4
+#: What a function answers: the time, whether it changed the record, and the record that it found, of which this has the size.
+_ANSWER = struct.Struct("!12xq8x?4xi")
 
 
 #: What is said of a table that another version made.
@@ -98,9 +102,8 @@ def decode(kind: str, data: bytes | None) -> Any:
 
 def answer(data: bytes) -> tuple[int, Record | None, bool]:
     """Return what a function said: the time, the record that it found, whether it changed it. Each is a field: type, size, value."""
-    (now,) = _INT8.unpack_from(data, 12)
-    size = _INT4.unpack_from(data, 24)[0]
-    return now + EPOCH, record(data[28 : 28 + size]) if size > 0 else None, data[-1:] == b"\1"
+    now, done, size = _ANSWER.unpack_from(data)
+    return now + EPOCH, record(data[_ANSWER.size : _ANSWER.size + size]) if size > 0 else None, done
 
 
 def record(data: bytes | None) -> Record | None:
@@ -109,7 +112,8 @@ def record(data: bytes | None) -> Record | None:
     Raises:
         ConfigurationError: The table's columns are not those of `COLUMNS`.
     """
-    if data is None or data.startswith(_NO_TOKEN, 4):  # a function that found no row returns one of nothing
+    # a function that found no row returns one of nothing, or the one that it made, which has no token yet
+    if data is None or data.startswith((_NO_TOKEN, _ZERO_TOKEN), 4):
         return None
     try:
         return _record(data)
@@ -144,6 +148,9 @@ def _record(data: bytes) -> Record:
         texts.append(str(data[at : at + size], "utf-8") if size else "")
         at += size
     found, size = head(data, at)
+    if found == _NUMBER:  # waited
+        at += 8 + size
+        found, size = head(data, at)
     if found != _BYTES:
         raise struct.error
     name, kind, schedule, zone_data, owner, label, last_owner, last_result, outcome = texts

@@ -1,88 +1,136 @@
 -- SPDX-License-Identifier: MIT
 -- The verbs that change a record, each one call and so one statement. They say in SQL what rota.rules says in Python, in its order, and
--- return what the rules need to say the same: the store's time, the record found, and whether they changed it.
+-- return what the rules need to say the same: the store's time, whether they changed the record, and the record found.
 --
 -- {table}, {function} and {clock} are filled in by _sql.py; parameters are the fields of the request (rota.backend), in their order.
 -- Under READ COMMITTED every statement in here sees what was committed when it began.
 --
--- What costs is not the work but setting it up, by every call anew: a statement pays for each column that it reads or writes by name, so
--- rows are read as one value, and a lease writes fewer columns than a window. Every table has an alias, since its name may be that of a
--- variable.
+-- What costs is not the work but setting it up, by every call anew: a statement pays for each column and parameter that it names, and each
+-- expression outside of one for itself. So what is asked of the row is asked by the statement that reads it, rows are read as one value,
+-- and leases and plain windows have claims of their own. Every table has an alias, since its name may be that of a variable.
 
-CREATE OR REPLACE FUNCTION {claim}(
-  _name text, _owner text, _label text, _kind text, _ttl interval, _apply_until timestamptz, _retention interval, _schedule text,
-  _zone_data text, _start timestamptz, _end timestamptz, _not_before timestamptz, _late_from timestamptz, _period interval, _seal boolean,
-  _overlap boolean, _most integer, OUT now timestamptz, OUT before {table}, OUT done boolean
-) LANGUAGE plpgsql AS {quote}
-#variable_conflict use_column
-DECLARE
-  seen record;
-  made boolean;
-  verdict text;
-  again boolean;
-BEGIN
-  LOOP
-    -- a refused claim only looks: it locks nothing, writes nothing and waits for nobody
-    SELECT r AS row, r.ctid AS place, r.xmin AS version INTO seen FROM {table} AS r WHERE r.name = _name;
-    IF NOT FOUND AND {clock} <= _apply_until AND (_kind <> 'window' OR {clock} >= _not_before) THEN
-      INSERT INTO {table} AS r (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING
-        RETURNING NULL::{table} AS row, r.ctid AS place, r.xmin AS version INTO seen;
-      CONTINUE WHEN NOT FOUND;
-      made := true;
-    END IF;
-    before := seen.row;
-    now := {clock};
-    IF _kind = 'lease' THEN
-      done := (
-        before.owner = _owner OR before.last_owner = _owner -- L7, L4: mine, finished
-        OR now > _apply_until -- L7: stale
-        OR before.kind NOT IN ('', 'lease') -- W8: mismatch
-        OR before.owner <> '' AND before.expires_at > now -- L1: busy
-      ) IS NOT TRUE;
-    ELSE
-      verdict := CASE
-        WHEN before.owner = _owner OR before.last_owner = _owner THEN 'mine' -- L7, L4: or finished
-        WHEN now > _apply_until THEN 'stale' -- L7
-        WHEN before.kind NOT IN ('', _kind) THEN 'mismatch' -- W8
-        WHEN _kind = 'window' AND (now < _not_before OR _start <= before.mark) THEN 'handled' -- W5, W2: or early
-        WHEN _kind = 'rolling' AND before.mark = before.slot_start AND now < before.slot_end THEN 'handled' -- W12
-        WHEN before.owner <> '' AND before.expires_at > now AND (_kind <> 'window' OR before.slot_start = _start) THEN 'busy' -- L1
-        WHEN _most > 0 AND before.attempts >= _most AND ( -- W3c: its last attempt ran out
-          _kind = 'window' AND before.slot_start = _start
-          OR _kind = 'rolling' AND now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start
-        ) THEN 'gave up'
-        WHEN _kind = 'window' AND now >= _late_from THEN 'late' -- W6
-        WHEN before.owner <> '' AND before.expires_at > now THEN 'busy' -- with an older slot
-        ELSE 'won'
-      END;
-      done := verdict IN ('won', 'gave up');
-    END IF;
-    IF NOT done THEN
+-- {otherwise}: how each claim goes on that found nothing to grant, and ends
+ELSIF FOUND THEN
       IF made THEN
         DELETE FROM {table} AS r WHERE r.name = _name;
       ELSIF current_setting('transaction_read_only')::boolean THEN -- a standby may be behind, so it has no say (SQLSTATE 25006)
         RAISE read_only_sql_transaction USING MESSAGE = 'rota: this server is read-only';
       END IF;
-      RETURN;
+      RETURN seen;
+    ELSIF now > _apply_until OR now < _not_before OR now >= _late_from THEN
+      seen.now := now;
+      seen.done := false;
+      RETURN seen;
+    ELSE
+      INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING; -- token 0: there was none
+      made := FOUND;
     END IF;
-    -- what was looked at is changed if it is that still; else the next look says what it is now
-    IF _kind = 'lease' THEN
+  END LOOP;
+  -- L7: the change may have waited for somebody who held the row and left it as it was. All else has only become truer meanwhile.
+  IF {clock} > _apply_until THEN
+    RAISE lock_not_available USING MESSAGE = 'rota: this claim waited for its row for longer than it may';
+  END IF;
+  RETURN seen;
+END {quote};
+
+CREATE OR REPLACE FUNCTION {lease}(
+  _name text, _owner text, _label text, _kind text, _ttl interval, _apply_until timestamptz, _retention interval
+) RETURNS record LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+DECLARE
+  now timestamptz;
+  seen record;
+  made boolean;
+  _not_before timestamptz; -- none
+  _late_from timestamptz;
+BEGIN
+  LOOP
+    now := {clock};
+    -- a refused claim only looks: it locks nothing, writes nothing and waits for nobody
+    SELECT now, (
+        r.owner = _owner OR r.last_owner = _owner -- L7, L4: mine, finished
+        OR now > _apply_until -- L7: stale
+        OR r.kind NOT IN ('', _kind) -- W8: mismatch
+        OR r.owner <> '' AND r.expires_at > now -- L1: busy
+      ) IS NOT TRUE AS done, r AS before, r.ctid AS place, r.xmin AS version
+    INTO seen FROM {table} AS r WHERE r.name = _name;
+    IF seen.done THEN
+      -- what was looked at is changed if it is that still; else the next look says what it is now
       UPDATE {table} AS r SET
         kind = _kind, label = _label, granted_at = now, owner = _owner, expires_at = now + _ttl, attempts = 1, outcome = 'pending',
         token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
         keep_until = now + _ttl + _retention -- R1
       WHERE r.ctid = seen.place AND r.xmin = seen.version;
-    ELSIF verdict = 'gave up' THEN
-      UPDATE {table} AS r SET mark = r.slot_start, outcome = 'gave up', settled_at = now
+      EXIT WHEN FOUND;
+    {otherwise}
+
+CREATE OR REPLACE FUNCTION {window}(
+  _name text, _owner text, _label text, _kind text, _ttl interval, _apply_until timestamptz, _retention interval, _schedule text,
+  _zone_data text, _start timestamptz, _end timestamptz, _not_before timestamptz, _late_from timestamptz
+) RETURNS record LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+DECLARE
+  now timestamptz;
+  seen record;
+  made boolean;
+BEGIN
+  LOOP
+    now := {clock};
+    SELECT now, (
+        r.owner = _owner OR r.last_owner = _owner -- L7, L4: mine, finished
+        OR now > _apply_until -- L7: stale
+        OR r.kind NOT IN ('', _kind) -- W8: mismatch
+        OR now < _not_before OR _start <= r.mark -- W5, W2: early, handled
+        OR r.owner <> '' AND r.expires_at > now -- L1: busy
+        OR now >= _late_from -- W6: late
+      ) IS NOT TRUE AS done, r AS before, r.ctid AS place, r.xmin AS version
+    INTO seen FROM {table} AS r WHERE r.name = _name;
+    IF seen.done THEN
+      UPDATE {table} AS r SET
+        kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
+        slot_start = _start, slot_end = _end,
+        token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+        owner = _owner, expires_at = now + _ttl, prior_mark = NULL, outcome = 'pending',
+        attempts = CASE WHEN r.slot_start = _start THEN r.attempts + 1 ELSE 1 END, -- W3c
+        keep_until = greatest(coalesce(_end, _start), now + _ttl) + _retention -- R1
       WHERE r.ctid = seen.place AND r.xmin = seen.version;
-    ELSE
-      again := _kind = 'window' AND before.slot_start = _start;
+      EXIT WHEN FOUND;
+    {otherwise}
+
+CREATE OR REPLACE FUNCTION {claim}(
+  _name text, _owner text, _label text, _kind text, _ttl interval, _apply_until timestamptz, _retention interval, _schedule text,
+  _zone_data text, _start timestamptz, _end timestamptz, _not_before timestamptz, _late_from timestamptz, _period interval, _seal boolean,
+  _overlap boolean, _most integer
+) RETURNS record LANGUAGE plpgsql AS {quote}
+#variable_conflict use_column
+DECLARE
+  now timestamptz;
+  seen record;
+  made boolean;
+BEGIN
+  LOOP
+    now := {clock};
+    SELECT now, (
+        r.owner = _owner OR r.last_owner = _owner -- L7, L4: mine, finished
+        OR now > _apply_until -- L7: stale
+        OR r.kind NOT IN ('', _kind) -- W8: mismatch
+        OR now < _not_before -- W5: early
+        OR CASE _kind WHEN 'window' THEN _start <= r.mark ELSE r.mark = r.slot_start AND now < r.slot_end END -- W2, W12: handled
+        OR r.owner <> '' AND r.expires_at > now -- L1: busy
+        -- W6: late; not if it closes its slot
+        OR now >= _late_from AND (r.slot_start = _start AND _most > 0 AND r.attempts >= _most) IS NOT TRUE
+      ) IS NOT TRUE AS done, r AS before, r.ctid AS place, r.xmin AS version, r.mark, r.attempts,
+      CASE _kind WHEN 'window' THEN r.slot_start = _start ELSE now < r.slot_end AND r.mark IS DISTINCT FROM r.slot_start END AS again
+    INTO seen FROM {table} AS r WHERE r.name = _name;
+    IF seen.done THEN
       IF _kind = 'rolling' THEN
-        again := now < before.slot_end AND before.mark IS DISTINCT FROM before.slot_start;
-        _start := greatest(now, before.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
+        _start := greatest(now, seen.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
         _end := _start + _period;
       END IF;
-      IF _seal THEN
+      IF _most > 0 AND seen.again AND seen.attempts >= _most THEN -- W3c: its last attempt ran out
+        UPDATE {table} AS r SET mark = r.slot_start, outcome = 'gave up', settled_at = now
+        WHERE r.ctid = seen.place AND r.xmin = seen.version;
+      ELSIF _seal THEN
         UPDATE {table} AS r SET
           kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
           slot_start = _start, slot_end = _end,
@@ -93,7 +141,7 @@ BEGIN
           last_result = CASE WHEN _overlap THEN 'overlap' ELSE r.last_result END,
           last_expired = r.last_expired AND NOT _overlap,
           mark = _start, prior_mark = r.mark, outcome = 'sealed', -- W3b
-          attempts = CASE WHEN again THEN r.attempts + 1 ELSE 1 END, -- W3c
+          attempts = CASE WHEN seen.again THEN r.attempts + 1 ELSE 1 END, -- W3c
           keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
         WHERE r.ctid = seen.place AND r.xmin = seen.version;
       ELSE
@@ -102,71 +150,78 @@ BEGIN
           slot_start = _start, slot_end = _end,
           token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
           owner = _owner, expires_at = now + _ttl, prior_mark = NULL, outcome = 'pending',
-          attempts = CASE WHEN again THEN r.attempts + 1 ELSE 1 END, -- W3c
+          attempts = CASE WHEN seen.again THEN r.attempts + 1 ELSE 1 END, -- W3c
           keep_until = greatest(coalesce(_end, _start), now + _ttl) + _retention -- R1
         WHERE r.ctid = seen.place AND r.xmin = seen.version;
       END IF;
-    END IF;
-    EXIT WHEN FOUND;
-  END LOOP;
-  -- L7: the change may have waited for somebody who held the row and left it as it was. All else has only become truer meanwhile.
-  IF {clock} > _apply_until THEN
-    RAISE lock_not_available USING MESSAGE = 'rota: this claim waited for its row for longer than it may';
-  END IF;
-END {quote};
+      EXIT WHEN FOUND;
+    {otherwise}
 
 CREATE OR REPLACE FUNCTION {settle}(
-  _name text, _owner text, _result text, _retention interval, _history bytea, OUT now timestamptz, OUT before {table}, OUT done boolean
-) LANGUAGE plpgsql AS {quote}
+  _name text, _owner text, _result text, _retention interval, _history bytea
+) RETURNS record LANGUAGE plpgsql AS {quote}
 #variable_conflict use_column
 DECLARE
-  overlapping boolean;
+  now timestamptz;
+  seen record;
+  certain boolean;
 BEGIN
   LOOP
-    before := r FROM {table} AS r WHERE r.name = _name FOR UPDATE;
-    -- L7: that an unused owner id holds nothing is only certain behind whoever inserts the name just now
-    EXIT WHEN before.name IS NOT NULL OR _result <> 'unused';
-    INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-      DELETE FROM {table} AS r WHERE r.name = _name;
-      EXIT;
+    now := {clock};
+    SELECT now, r.owner = _owner OR r.owner = '' AND r.last_owner = _owner AND r.last_result = 'overlap' AS done, r AS before, -- L4, W4
+      r.ctid AS place, r.xmin AS version, r.expires_at, r.waited = r.token AS awaited,
+      r.kind = 'lease' OR _result IN ('handled', 'gave up') AS ends
+    INTO seen FROM {table} AS r WHERE r.name = _name;
+    IF seen.done THEN
+      IF seen.ends THEN
+        UPDATE {table} AS r SET
+          owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, outcome = _result, settled_at = now,
+          last_expired = r.owner <> '' AND r.expires_at <= now, -- W3a
+          mark = CASE WHEN r.kind = 'rolling' THEN r.slot_start ELSE greatest(r.mark, r.slot_start) END, prior_mark = NULL, -- W3
+          keep_until = greatest(r.keep_until, now + _retention), -- R1
+          history = coalesce(_history, r.history)
+        WHERE r.ctid = seen.place AND r.xmin = seen.version;
+      ELSE
+        UPDATE {table} AS r SET
+          owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, settled_at = now,
+          outcome = CASE _result WHEN 'failed' THEN _result WHEN 'unused' THEN '' ELSE r.outcome END,
+          last_expired = r.owner <> '' AND r.expires_at <= now, -- W3a
+          mark = CASE WHEN _result = 'unused' AND r.outcome = 'sealed' AND r.mark = r.slot_start THEN r.prior_mark ELSE r.mark END, -- W3b
+          prior_mark = NULL,
+          attempts = CASE WHEN _result = 'unused' THEN greatest(0, r.attempts - 1) ELSE r.attempts END,
+          keep_until = greatest(r.keep_until, now + _retention), -- R1
+          history = coalesce(_history, r.history)
+        WHERE r.ctid = seen.place AND r.xmin = seen.version;
+      END IF;
+      EXIT WHEN FOUND;
+    ELSIF certain THEN
+      seen.now := now;
+      seen.done := false;
+      RETURN seen;
+    ELSE
+      -- L7: that this owner id holds nothing is certain only behind whoever changes the row just now; that it will not, for a name that is
+      -- new, only behind whoever inserts it
+      PERFORM FROM {table} AS r WHERE r.name = _name FOR UPDATE;
+      certain := FOUND OR _result <> 'unused';
+      IF NOT certain THEN
+        INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING;
+        certain := FOUND;
+        IF certain THEN
+          DELETE FROM {table} AS r WHERE r.name = _name;
+        END IF;
+      END IF;
     END IF;
   END LOOP;
-  now := {clock}; -- behind the row lock
-  overlapping := before.owner = '' AND before.last_owner = _owner AND before.last_result = 'overlap'; -- W4
-  done := coalesce(before.owner = _owner OR overlapping, false); -- L4
-  IF NOT done THEN
-    RETURN;
+  IF seen.expires_at > now AND seen.expires_at <= {clock} THEN -- W3a: it ran out while this waited for somebody who held the row
+    RAISE lock_not_available USING MESSAGE = 'rota: the lease ran out while its settlement waited for the row';
   END IF;
-  IF before.kind = 'lease' THEN
-    UPDATE {table} AS r SET
-      owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, outcome = _result, settled_at = now,
-      last_expired = r.expires_at <= now, -- W3a
-      keep_until = greatest(r.keep_until, now + _retention), -- R1
-      history = coalesce(_history, r.history)
-    WHERE r.name = _name;
-  ELSE
-    UPDATE {table} AS r SET
-      owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, settled_at = now, prior_mark = NULL,
-      last_expired = NOT overlapping AND r.expires_at <= now, -- W3a
-      mark = CASE
-        WHEN _result IN ('handled', 'gave up') THEN -- W3
-          CASE WHEN r.kind = 'rolling' THEN r.slot_start ELSE greatest(r.mark, r.slot_start) END
-        WHEN _result = 'unused' AND r.outcome = 'sealed' AND r.mark = r.slot_start THEN r.prior_mark -- W3b
-        ELSE r.mark
-      END,
-      outcome = CASE WHEN _result IN ('handled', 'gave up', 'failed') THEN _result WHEN _result = 'unused' THEN '' ELSE r.outcome END,
-      attempts = CASE WHEN _result = 'unused' THEN greatest(0, r.attempts - 1) ELSE r.attempts END,
-      keep_until = greatest(r.keep_until, now + _retention), -- R1
-      history = coalesce(_history, r.history)
-    WHERE r.name = _name;
-  END IF;
-  IF before.waited = before.token THEN -- a release without waiters costs no NOTIFY: those queue up behind each other at commit
+  IF seen.awaited THEN -- a release without waiters costs no NOTIFY: those queue up behind each other at commit
     PERFORM pg_notify({channel}, _name);
   END IF;
+  RETURN seen;
 END {quote};
 
-CREATE OR REPLACE FUNCTION {forget}(_name text, OUT now timestamptz, OUT before {table}, OUT done boolean) LANGUAGE plpgsql AS {quote}
+CREATE OR REPLACE FUNCTION {forget}(_name text, OUT now timestamptz, OUT done boolean, OUT before {table}) LANGUAGE plpgsql AS {quote}
 #variable_conflict use_column
 BEGIN
   SELECT r.* INTO before FROM {table} AS r WHERE r.name = _name FOR UPDATE;
@@ -189,7 +244,7 @@ END {quote};
 
 CREATE OR REPLACE FUNCTION {override}(
   _name text, _action text, _label text, _retention interval, _mark timestamptz, _expected_token bigint, _history bytea,
-  OUT now timestamptz, OUT before {table}, OUT done boolean
+  OUT now timestamptz, OUT done boolean, OUT before {table}
 ) LANGUAGE plpgsql AS {quote}
 #variable_conflict use_column
 BEGIN
@@ -227,7 +282,7 @@ END {quote};
 
 CREATE OR REPLACE FUNCTION {record}(
   _name text, _label text, _kind text, _retention interval, _schedule text, _zone_data text, _start timestamptz, _end timestamptz,
-  OUT now timestamptz, OUT before {table}, OUT done boolean
+  OUT now timestamptz, OUT done boolean, OUT before {table}
 ) LANGUAGE plpgsql AS {quote}
 #variable_conflict use_column
 DECLARE
