@@ -41,5 +41,5 @@ class Capabilities(NamedTuple):
     token_scope: str = "name"
     scope: str = "network"
     durability: str = "disk"
-    history: int = 15
+    history: int = 10
     native_async: bool = False
