@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from .backend import Now
 from .duration import SECOND, describe
@@ -38,24 +39,25 @@ class StoreClock:
     def __init__(self) -> None:
         #: Whether any answer told the store's time.
         self.known = False
-        self._last: tuple[Now, float, float] = ((0, 0), 0.0, 0.0)
+        # its lower end; by how much it is ahead of ours at the least and at the most, microseconds; when we received it
+        self._last: tuple[int, float, float, float] = (0, -inf, inf, 0.0)
 
     def observe(self, now: Now, sent: float, received: float) -> str:
         """Take in the store's time seen in an answer; return what to report if its clock stepped, else an empty text."""
-        last_now, last_sent, last_received = self._last
-        self._last = now, sent, received
-        # by how much the store's clock ran ahead of ours, or behind it, at the least
-        ahead = now[0] - last_now[1] - (received - last_sent) * SECOND
-        behind = last_now[0] - now[1] + (sent - last_received) * SECOND
-        known, self.known = self.known, True
-        if not known or ahead <= 0 >= behind:
+        earliest, latest = now
+        least, most = earliest - received * SECOND, latest - sent * SECOND
+        _, last_least, last_most, last_received = self._last
+        self._last = earliest, least, most, received  # one reference, replaced whole: threads need no lock
+        self.known = True
+        if least <= last_most and last_least <= most:
             return ""
-        gap = max(ahead, behind)
+        ahead = least > last_most
+        gap = least - last_most if ahead else last_least - most
         if gap <= (TOLERANCE + (received - last_received) * DRIFT) * SECOND:
             return ""
-        return f"the store's clock stepped {'forward' if ahead > 0 else 'back'} by about {describe(int(gap) // 1000 * 1000)} (L12)"
+        return f"the store's clock stepped {'forward' if ahead else 'back'} by about {describe(int(gap) // 1000 * 1000)} (L12)"
 
     def now(self, local: float) -> int:
         """Return the store's time at the local instant: the lower end, so that nothing is taken for come before it has."""
-        last_now, _, last_received = self._last
-        return last_now[0] + int((local - last_received) * SECOND)
+        earliest, _, _, received = self._last
+        return earliest + int((local - received) * SECOND)

@@ -52,8 +52,8 @@ else:
 
 G = TypeVar("G", bound=BaseGrant)
 
-#: How often a claim is asked anew at the most because the store's time showed another slot, or its fate was unknown.
-ROUNDS = 16
+#: A claim is asked anew at the most so often because the store's time showed another slot, or its fate was unknown.
+ROUNDS = range(16)
 #: The pauses of a waiter that the store does not wake: the first, the longest (seconds), and the growth.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 #: How long the end of a client waits for its observers to be told everything (seconds).
@@ -165,18 +165,18 @@ class Engine(Generic[G]):
         # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
         owner = os.urandom(16).hex()
         back, unknown = ask.catch_up, False
-        apply_until, ghost_until, first = 0, 0, 0.0
+        apply_until = ghost_until = 0
         settled = False  # whether it is certain that this owner id holds nothing but what is returned
         try:
             if not store_clock.known:
                 await self._look(ask, deadline)
                 ready = clock()
-            for _ in range(ROUNDS):
+            first = ready
+            for _ in ROUNDS:
                 sent = ready
                 left = deadline - sent
                 if left <= 0:
                     break
-                first = first or sent
                 now = store_clock.now(sent)
                 slot = ask.aim(now, back)
                 apply_until = now + int(left * SECOND)
@@ -194,7 +194,7 @@ class Engine(Generic[G]):
                     ready = clock()
                     continue  # L7: resolved by the same claim again, which wins, finds, or is refused
                 ready = clock()
-                verdict, _, seen, _, _, age = answer
+                verdict, record, seen, before, given, age = answer  # at once: by its fields it takes several times as long
                 if behind is not None:
                     if seen is not None:  # L5: it was sent long before it was applied, which its store time tells
                         sent = min(ready, behind[2] + seen[0] / SECOND)
@@ -206,29 +206,31 @@ class Engine(Generic[G]):
                 if breaker.pause:
                     breaker.answered()
                 if verdict == WON:
-                    if unknown and answer.record is not None:
+                    assert record is not None
+                    if unknown:
                         # found again, it has run since an earlier request was applied, and so does its deadline (L5)
-                        sent = first if answer.now is None else sent - max(0, answer.now[1] - answer.record.granted_at) / SECOND
+                        sent = first if seen is None else sent - max(0, seen[1] - record.granted_at) / SECOND
                     if age:
                         sent -= age / SECOND
                     try:
-                        grant = self._won(ask, owner, sent, slot, answer)
+                        grant = self._won(ask, owner, sent, slot, record, before, given)
                     except RotaError:  # it can't be kept, for want of a thread: give it back as if it had not been granted
                         given_back = Settlement(ask.name, owner, UNUSED, ask.retention)
                         settled = (await self.call(io.settle, given_back, max(0.001, deadline - clock()))).applied
                         raise
-                    grant._ghost_until = ghost_until
+                    if ghost_until:
+                        grant._ghost_until = ghost_until
                     settled = True
                     return grant
                 if verdict == FINISHED:  # granted by a request that we thought lost, and run out since
                     owner = os.urandom(16).hex()
                     continue
                 if verdict == STALE:
-                    if answer.now is None:
+                    if seen is None:
                         break
                     continue
-                if slot is not None and ask.floating and answer.now is not None:
-                    if self._misses(ask, slot, answer.now[0], back):
+                if slot is not None and ask.floating and seen is not None:
+                    if self._misses(ask, slot, seen[0], back):
                         continue  # the store's time lies in another slot than we thought: ask for that one
                     if back and verdict in (HANDLED, LATE):
                         back = False
@@ -282,20 +284,17 @@ class Engine(Generic[G]):
         aimed = ask.aim(now, back)
         return aimed is not None and aimed.start != slot.start
 
-    def _won(self, ask: Ask, owner: str, sent: float, slot: Slot | None, answer: Answer) -> G:
-        record = answer.record
-        assert record is not None
-        if record.slot_start is not None and (slot is None or slot.start != record.slot_start):
+    def _won(self, ask: Ask, owner: str, sent: float, slot: Slot | None, record: Record, before: Record | None, given: int) -> G:
+        if ask.kind != LEASE and record.slot_start is not None and (slot is None or slot.start != record.slot_start):
             slot = Slot(record.slot_start, record.slot_end)  # rolling: the store decided it; or a grant found again
-        ttl, before = ask.terms.ttl_s, answer.before
-        if answer.ttl:
-            ttl = max(ttl, answer.ttl / SECOND)
+        terms = ask.terms
+        ttl = max(terms.ttl_s, given / SECOND) if given else terms.ttl_s
         grant = self._grant_type(self, ask, owner, sent, record, slot, ttl, before)
         if ask.kind != LEASE and before is not None and before.kind:
             self._compare_schedules(grant, before, record)
         if not ask.overlap:
             self.heartbeat.add(grant)
-        if callable(ask.terms.on_lost):
+        if terms.listens:
             self._listen_for_user(grant)
         return grant
 
@@ -376,9 +375,7 @@ class Engine(Generic[G]):
 
     # -- the end of a grant
 
-    def settle(self, grant: BaseGrant, result: str) -> Coroutine[Any, Any, None]:
-        """End a grant (W3, L4, F5)."""
-        return settle(self, grant, result)
+    settle = settle
 
     def store_answered(self, ended: str) -> None:
         """What the keeper could say, the store has answered: claims need not wait for the breaker's next probe."""

@@ -67,7 +67,7 @@ class Heartbeat:
             RotaError: There is no thread to do it, and none can be started.
         """
         self._held[grant._owner] = ref(grant), grant.name
-        if not self._worker.alive or grant._due < self._wakes_at:
+        if self._worker.thread is None or grant._due < self._wakes_at:
             self.wake()
 
     def wake(self) -> None:
@@ -207,7 +207,7 @@ class Watchdog:
     def remove(self, grant: BaseGrant) -> bool:
         """Look after it no longer; return whether it was. The thread ends when nothing is left."""
         watched = self._watched.pop(grant, False) is None
-        if watched and not self._watched and self._worker.alive:
+        if watched and not self._watched and self._worker.thread is not None:
             self._worker.wake()
         return watched
 
@@ -219,7 +219,7 @@ class Watchdog:
     def call(self, function: Callable[[], object]) -> None:
         """Run a user's function on a thread that renewals and deadlines don't wait for; a slow one keeps a few others from their turn."""
         self._calls.append(function)
-        idle = [caller for caller in self._callers if not caller.alive]
+        idle = [caller for caller in self._callers if caller.thread is None]
         for caller in idle[:1] or self._callers:
             with suppress(RotaError):  # no thread can be started now: it waits for the one that the next call starts
                 caller.wake()

@@ -54,17 +54,21 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as stop:
-        result: T = stop.value
-        return result
+        return stop.value  # type: ignore[no-any-return]
     raise RuntimeError("the engine awaited something other than its I/O")
+
+
+def step_out(coroutine: Coroutine[Any, Any, None]) -> None:
+    """As `step`, of a coroutine that returns nothing: a loop sees its end without an exception, in half the time."""
+    for _ in coroutine.__await__():
+        raise RuntimeError("the engine awaited something other than its I/O")
 
 
 class BlockingIo:
     """The blocking driver's own verbs."""
 
-    suspends = False
-
     def __init__(self, driver: Driver) -> None:
+        self.suspends = False
         self.claim = driver.claim
         self.settle = driver.settle
         self.read = driver.read
@@ -80,10 +84,10 @@ class BlockingIo:
 class NativeIo:
     """An async driver: its verbs are awaited as they are."""
 
-    suspends = True
     read = None
 
     def __init__(self, driver: AsyncDriver) -> None:
+        self.suspends = True
         self.claim = driver.claim
         self.settle = driver.settle
         self.now = driver.now

@@ -39,11 +39,11 @@ async def settle(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
     io, clock, left, pause = engine.io, engine.clock, ask.terms.timeout, 0.02
     now = clock()
     deadline = now + left
-    values = (grant.name, grant._owner, result, ask.retention)
-    settlement = tuple.__new__(Settlement, (*values, None))  # as for a claim
+    settlement: Settlement | None = None
     try:
         grant.outcome = result  # from here on a renewal that is refused is no loss
-        settlement = tuple.__new__(Settlement, (*values, _history(engine, grant, result, now)))
+        values = (grant.name, grant._owner, result, ask.retention, _history(engine, grant, result, now))
+        settlement = tuple.__new__(Settlement, values)  # as for a claim
         while True:
             try:
                 settled = io.settle(settlement, left)
@@ -62,9 +62,9 @@ async def settle(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
             pause *= 2
             left = max(0.001, deadline - clock())
     except BaseException:
-        _keep(engine, grant, settlement)
+        _keep(engine, grant, settlement or Settlement(grant.name, grant._owner, result, ask.retention))
         raise
-    _note_settled(engine, grant, settlement, settled)
+    _note_settled(engine, grant, result, settled)
 
 
 def _settle_again(grant: BaseGrant, result: str) -> None:
@@ -77,13 +77,12 @@ def _settle_again(grant: BaseGrant, result: str) -> None:
         raise LeaseLost(f"{grant.name}: it was settled before, as {grant.outcome!r}")
 
 
-def _note_settled(engine: Engine[Any], grant: BaseGrant, settlement: Settlement, settled: Settled) -> None:
-    result, record = settlement.result, settled.record
+def _note_settled(engine: Engine[Any], grant: BaseGrant, result: str, settled: Settled) -> None:
+    applied, record, _, ended, expired = settled  # at once, as an answer
     engine.heartbeat.remove(grant)
     if grant._listener is not None:
         engine.watchdog.remove(grant)
-    applied, ended, expired = settled.applied, settled.result, settled.expired
-    if not applied and record is not None and record.last_owner == settlement.owner:
+    if not applied and record is not None and record.last_owner == grant._owner:
         # an earlier request was applied, and a later grant has been made since
         applied, ended, expired = True, record.last_result, record.last_expired
     why = ""
@@ -133,8 +132,8 @@ def _history(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> 
     assert record is not None
     known = record.history if before is None else history.complete(before)
     start, end = grant.slot or (None, None)
-    ended = max(record.granted_at, engine.store_clock.now(now))
-    return history.add(known, start, end, record.token, record.granted_at, ended, result, record.label)
+    started, ended = record.granted_at, engine.store_clock.now(now)
+    return history.add(known, start, end, record.token, started, ended if ended > started else started, result, record.label)
 
 
 def _settle_degraded(engine: Engine[Any], grant: BaseGrant, result: str) -> None:

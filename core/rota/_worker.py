@@ -33,7 +33,8 @@ class Worker:
     def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
         self._name = name
         self._turn = turn
-        self._thread: threading.Thread | None = None
+        #: None while the thread is not there.
+        self.thread: threading.Thread | None = None
         self._closed = False
         self._forsaken = False
         self._lock = threading.RLock()
@@ -43,11 +44,6 @@ class Worker:
         #: Whether the last wait was ended by `wake`.
         self.woken = False
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread is there."""
-        return self._thread is not None
-
     def wake(self) -> None:
         """Let there be a turn soon.
 
@@ -55,15 +51,15 @@ class Worker:
             RotaError: The thread is not there and can't be started.
         """
         self._ring()
-        if self._thread is None and not self._closed:
+        if self.thread is None and not self._closed:
             with self._lock:
-                if self._thread is None and not self._closed:
+                if self.thread is None and not self._closed:
                     self._start()
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until the thread has ended for want of anything to do, at most so long; return whether it has."""
         deadline = time.monotonic() + seconds
-        while self._thread is not None:
+        while self.thread is not None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -73,7 +69,7 @@ class Worker:
     def close(self) -> None:
         """Let the turn end that is on, then the thread; wait for it, except from itself."""
         self._closed = True
-        thread = self._thread
+        thread = self.thread
         self._ring()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -89,11 +85,11 @@ class Worker:
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
-            self._thread = thread
+            self.thread = thread
             thread.start()
         except BaseException as error:
             # If it did start, and only the wait for it was interrupted, it sees that it is not wanted.
-            self._thread = None
+            self.thread = None
             if isinstance(error, RuntimeError) and "new thread" in str(error):
                 raise RotaError(f"the thread {self._name} can't be started: {error}") from error
             self.wake()  # others may have come to rely on it
@@ -104,7 +100,7 @@ class Worker:
 
     def _run(self) -> None:
         current = threading.current_thread()
-        while self._thread is current and not self._closed:
+        while self.thread is current and not self._closed:
             try:
                 wait = self._turn()
             except Exception:  # a log's handler, say: whatever else this thread does for others must go on
@@ -116,10 +112,10 @@ class Worker:
             if wait is None:
                 with self._lock:
                     if not self._forsaken:
-                        self._thread = None  # before looking: who rings from here on sees that it must start another one
+                        self.thread = None  # before looking: who rings from here on sees that it must start another one
                         if not self._bell.acquire(blocking=False):
                             return
-                        self._thread = current
+                        self.thread = current
             else:
                 self.woken = self._bell.acquire(timeout=-1 if wait > threading.TIMEOUT_MAX else max(0.0, wait))
             while self._forsaken:

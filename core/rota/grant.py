@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ._io import step
+from ._io import step_out
 from .backend import FAILED, HANDLED, LEASE, RELEASED, UNUSED, Record
 from .errors import LeaseLost, RotaError
 from .schedule import Missed, Slot
@@ -30,7 +30,6 @@ class BaseGrant:
 
     Attributes:
         name: The full name, prefix included.
-        token: The fencing token (L2): hand it to the thing that is written to. None when degraded.
         slot: The slot that was won; None for a lease.
         record: The record as the claim left it; None when degraded.
         degraded: The store could not be asked and ``on_unavailable="run"``, or the lease was lost and ``on_lost="continue"``.
@@ -59,7 +58,6 @@ class BaseGrant:
         "outcome",
         "record",
         "slot",
-        "token",
         "warnings",
     )
 
@@ -74,7 +72,7 @@ class BaseGrant:
         ttl: float,
         before: Record | None,
     ) -> None:
-        terms, max_hold = ask.terms, ask.terms.max_hold
+        terms = ask.terms
         self._engine = engine
         self._forks = engine.forks
         self._ghost_until = 0
@@ -85,20 +83,19 @@ class BaseGrant:
         self._ttl = ttl
         self._lost = ""
         self._listener: Callable[[], object] | None = None
-        self._hold_until = NEVER if max_hold is None else sent + max_hold
+        self._hold_until = hold_until = sent + terms.max_hold
         self.name = ask.name
         self.record = record
         self.slot = slot
         self.degraded = record is None
-        self.token = None if record is None else record.token
         self.outcome = ""
         self.warnings: tuple[str, ...] = ()
         if record is None or ask.overlap:
-            self._deadline = self._hold_until
+            self._deadline = hold_until
             self._due = NEVER
         else:
             deadline = sent + ttl - terms.margin
-            self._deadline = deadline if max_hold is None else min(deadline, self._hold_until)
+            self._deadline = deadline if deadline < hold_until else hold_until
             self._due = sent + terms.heartbeat
 
     def __repr__(self) -> str:
@@ -134,6 +131,11 @@ class BaseGrant:
     def remaining(self) -> float:
         """Return the seconds until the holder's own deadline; 0 when lost or settled, infinity when nothing can be lost. No I/O."""
         return 0.0 if self._lost else max(0.0, self._deadline - self._clock())
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token (L2): hand it to the thing that is written to. None when degraded."""
+        return None if self.record is None else self.record.token
 
     @property
     def attempt(self) -> int:
@@ -194,7 +196,7 @@ class Grant(BaseGrant):
             LeaseLost: A later grant was made, or an operator took it away, so nothing was recorded (W3a); the message says which.
             Unrecorded: The store did not confirm within ``timeout``; rota goes on trying while the process lives (F5).
         """
-        step(self._engine.settle(self, HANDLED))
+        step_out(self._engine.settle(self, HANDLED))
 
     def failed(self) -> None:
         """Give the slot back for a retry, or close it at the last of ``attempts`` (W3c): one round trip; unconfirmed, expiry does it.
@@ -202,11 +204,11 @@ class Grant(BaseGrant):
         Raises:
             LeaseLost: As of `handled`.
         """
-        step(self._engine.settle(self, FAILED))
+        step_out(self._engine.settle(self, FAILED))
 
     def unused(self) -> None:
         """Give the slot back as if it had not been granted: its body never began (W3b). Raises as `failed`."""
-        step(self._engine.settle(self, UNUSED))
+        step_out(self._engine.settle(self, UNUSED))
 
     def release(self) -> None:
         """Release the lease: one round trip; unconfirmed, expiry does it. A window's grant that is released has failed.
@@ -214,7 +216,7 @@ class Grant(BaseGrant):
         Raises:
             LeaseLost: The lease was lost and a later grant was made, which is not touched (L4), or an operator took it away.
         """
-        step(self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED))
+        step_out(self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED))
 
     def __enter__(self) -> Self:
         self._check_unsettled()
@@ -224,7 +226,7 @@ class Grant(BaseGrant):
         if self.outcome:
             return
         try:
-            step(self._engine.settle(self, self._result(error)))
+            step_out(self._engine.settle(self, self._result(error)))
         except LeaseLost as lost:
             if error is None:
                 raise

@@ -103,7 +103,19 @@ class Terms:
     """A lease's times, checked: ``ttl`` in microseconds, the others in seconds."""
 
     # no NamedTuple: these are read all the time, and Python reads a slot five times as fast as a NamedTuple's field
-    __slots__ = ("heartbeat", "margin", "max_hold", "on_lost", "on_unavailable", "renew_timeout", "timeout", "ttl", "ttl_s", "wait")
+    __slots__ = (
+        "heartbeat",
+        "listens",
+        "margin",
+        "max_hold",
+        "on_lost",
+        "on_unavailable",
+        "renew_timeout",
+        "timeout",
+        "ttl",
+        "ttl_s",
+        "wait",
+    )
 
     def __init__(
         self,
@@ -113,7 +125,7 @@ class Terms:
         renew_timeout: float,
         timeout: float,
         wait: float,
-        max_hold: float | None,
+        max_hold: float,
         on_lost: Any,
         on_unavailable: str,
     ) -> None:
@@ -126,6 +138,7 @@ class Terms:
         self.wait = wait
         self.max_hold = max_hold
         self.on_lost = on_lost
+        self.listens = callable(on_lost)
         self.on_unavailable = on_unavailable
 
 
@@ -181,7 +194,7 @@ def terms(options: dict[str, Any], capabilities: Capabilities, timeout: float) -
         renew_timeout,
         call,
         wait_s,
-        None if max_hold is None else duration(max_hold, "max_hold") / SECOND,
+        float("inf") if max_hold is None else duration(max_hold, "max_hold") / SECOND,
         on_lost,
         on_unavailable,
     )

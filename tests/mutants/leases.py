@@ -134,6 +134,7 @@ mutant(
 # -- L5 to L12: of the core, or seen through it
 
 _won, _terms, _lose = _engine.Engine._won, _ask.policy.terms, grant.BaseGrant._lose
+_observe = _engine.StoreClock.observe
 
 
 def _won_late(self: Any, ask: Any, owner: str, sent: float, *rest: Any) -> Any:
@@ -191,6 +192,6 @@ mutant(
     (
         _engine.StoreClock,
         "observe",
-        lambda self, now, sent, received: (setattr(self, "known", True), setattr(self, "_last", (now, sent, received)), "")[2],
+        lambda self, now, sent, received: (_observe(self, now, sent, received), "")[1],
     ),
 )
