@@ -46,7 +46,7 @@ python_etcd3.install()
 import etcd3  # noqa: E402 - as its users do
 from servers import HOST, Etcd  # noqa: E402
 
-CALLS, HAND_OFFS, LEASES = 20, 15, 10_000
+CALLS, REFUSALS, HAND_OFFS, LEASES = 20, 60, 15, 10_000
 #: So many short rounds for each one asked for: on a busy machine neighbours are alike.
 SHORT = 4
 DAY = 86_400
@@ -159,7 +159,7 @@ def pairs(server: Etcd, rounds: int) -> list[Figure]:
     rounds *= SHORT
     shared_pairs = alternating((pair, bare_shared), rounds, CALLS)
     values = alternating((pair, bare_pair, bare_in_3, lock), rounds, CALLS)
-    refusals = alternating((refused, bare_refused, lost), rounds, CALLS)
+    refusals = alternating((refused, bare_refused, lost), rounds, REFUSALS)
     slots = alternating((won, bare_pair, won_first), rounds, CALLS)
     kept.release()
     client.close()
@@ -296,7 +296,7 @@ def asynchronous(server: Etcd, rounds: int) -> list[Figure]:
 
             measured += (lock,)
         values = await alternating_async(measured, rounds * SHORT, CALLS)
-        refusals = await alternating_async((bare_refused, refused), rounds * SHORT, CALLS)
+        refusals = await alternating_async((bare_refused, refused), rounds * SHORT, REFUSALS)
         await kept.release()
         await client.close()
         await channel.close()

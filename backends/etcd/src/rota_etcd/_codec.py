@@ -41,6 +41,15 @@ class Keys:
             request.success.add().request_range.key = keys + encoded
         return request
 
+    def looking(self, name: str, known: Found) -> Any:
+        """Return the request that reads all of a name unless it is held as is known."""
+        encoded, request = name.encode(), _wire.Txn()
+        request.compare.add(target=_wire.MOD, key=self.records + encoded, mod_revision=known.written)
+        request.compare.add(target=_wire.VALUE, key=self.leases + encoded, value=known.value)
+        for keys in (self.records, self.leases):
+            request.failure.add().request_range.key = keys + encoded
+        return request
+
 
 class Found(NamedTuple):
     """What etcd holds for a name at one revision.
@@ -53,6 +62,7 @@ class Found(NamedTuple):
         lease: The id of the etcd lease that the key is bound to.
         revision: The revision of the whole.
         fenced: Whether somebody else is about to revoke that etcd lease.
+        value: That of the lease's key: the token of the grant, in digits.
     """
 
     stored: Record | None
@@ -62,6 +72,7 @@ class Found(NamedTuple):
     lease: int
     revision: int
     fenced: bool = False
+    value: bytes = b""
 
     def record(self, now: Now) -> Record | None:
         """Return the record with an ``expires_at`` that agrees with the key: past without it, ahead of now with it."""
@@ -76,18 +87,15 @@ class Found(NamedTuple):
 
 
 def found(name: str, response: Any) -> Found:
-    """Read the answer to `Keys.reading`."""
-    (record, lease) = (part.response_range.kvs for part in response.responses)
-    stored, seconds, fenced = decode(name, record[0].value) if record else (None, 0, False)
-    return Found(
-        stored,
-        seconds,
-        record[0].mod_revision if record else 0,
-        lease[0].create_revision if lease else 0,
-        lease[0].lease if lease else 0,
-        response.header.revision,
-        fenced,
-    )
+    """Read the answer to `Keys.reading`, or to `Keys.looking` where it is another."""
+    first, second = response.responses
+    stored, seconds, fenced, written, held, its_lease, value = None, 0, False, 0, 0, 0, b""
+    for record in first.response_range.kvs:
+        stored, seconds, fenced = decode(name, record.value)
+        written = record.mod_revision
+    for lease in second.response_range.kvs:
+        held, its_lease, value = lease.create_revision, lease.lease, lease.value
+    return Found(stored, seconds, written, held, its_lease, response.header.revision, fenced, value)
 
 
 def encode(record: Record, seconds: int, fenced: bool) -> bytes:
@@ -108,7 +116,7 @@ def decode(name: str, value: bytes) -> tuple[Record, int, bool]:
     """Read the value of a record's key, the granted seconds of its lease, and whether that is `Found.fenced`."""
     line, _, history = value.partition(b"\n")
     try:
-        values = json.loads(line)
+        values = json.loads(line.decode())  # bytes are looked at for their encoding
         seconds, fenced = values.pop("lease_seconds", 0), values.pop("fenced", False)
         if (written := values.pop("format")) != _FORMAT:
             raise ConfigurationError(f"the record of {name!r} has format {written}, this rota knows {_FORMAT}")

@@ -24,10 +24,31 @@ class Names:
         self._link = link
         self._seen: dict[str, Found] = {}  # the next write starts from it, and reads only if it is outdated
         self._seen_on = 0
+        self._looked: dict[str, Found] = {}  # of names that were held
 
     def find(self, name: str, deadline: float) -> Found:
         """Read a name."""
         return found(name, self._link.call(self.keys.reading(name), deadline))
+
+    def look(self, name: str, deadline: float) -> Found:
+        """Read a name for a claim: where it was held when it was looked at last, all of it only if that has changed.
+
+        Whoever is refused mostly comes again. The key of the lease tells the grant by its token, the record's revision that it is the same;
+        only a store that was restored from a snapshot can have another one there, of the same grant. So it does for refusing.
+        """
+        known = self._looked.get(name)
+        if known is None:
+            looked = self.find(name, deadline)
+        else:
+            response = self._link.call(self.keys.looking(name, known), deadline)
+            if response.succeeded:
+                return known
+            looked = found(name, response)
+        if looked.held:
+            _keep(self._looked, name, looked)
+        else:
+            self._looked.pop(name, None)
+        return looked
 
     def write(
         self,
@@ -88,12 +109,7 @@ class Names:
         return self._seen.pop(name, None)
 
     def _remember(self, name: str, found: Found) -> None:
-        seen = self._seen
-        seen.pop(name, None)
-        seen[name] = found
-        if len(seen) > SEEN:
-            with suppress(StopIteration, KeyError, RuntimeError):  # another thread is at it
-                del seen[next(iter(seen))]
+        _keep(self._seen, name, found)
 
     def page(self, prefix: bytes, first: bytes, limit: int, deadline: float) -> Sequence[tuple[str, Found]]:
         """Return up to ``limit`` names that start so, from one on."""
@@ -115,6 +131,14 @@ class Names:
             held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
             page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at, fenced)))
         return page
+
+
+def _keep(remembered: dict[str, Found], name: str, found: Found) -> None:
+    remembered.pop(name, None)
+    remembered[name] = found
+    if len(remembered) > SEEN:
+        with suppress(StopIteration, KeyError, RuntimeError):  # another thread is at it
+            del remembered[next(iter(remembered))]
 
 
 def _after(prefix: bytes) -> bytes:

@@ -43,7 +43,7 @@ WatchCreate = _messages["rota_etcd.WatchCreateRequest"]
 
 NOPUT = WatchCreate.Filter.Value("NOPUT")
 DELETE = _messages["rota_etcd.Event"].Type.Value("DELETE")
-CREATE, MOD = Compare.Target.Value("CREATE"), Compare.Target.Value("MOD")
+CREATE, MOD, VALUE = (Compare.Target.Value(name) for name in ("CREATE", "MOD", "VALUE"))
 
 #: By the type of the request: the method's path, and how to read its response.
 METHODS: dict[type[Any], tuple[str, Any]] = {

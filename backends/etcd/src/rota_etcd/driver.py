@@ -162,7 +162,7 @@ class EtcdDriver(Driver):
     def claim(self, claim: Claim, timeout: float) -> Answer:
         began, deadline = monotonic(), self._deadline(timeout)
         seen = before = self.names.recall(claim.name)
-        before = before or self.names.find(claim.name, deadline)
+        looked = before = before or self.names.look(claim.name, deadline)
         now, known = self._times(deadline)
         if claim.kind != LEASE and not _is_well_inside(claim, before, now):
             now, known = self._times(deadline, sharp=True)
@@ -178,7 +178,10 @@ class EtcdDriver(Driver):
             while True:
                 assert before is not None
                 answer, changed = rules.claim(before.record(now), claim, now[0], now)
-                if before is seen and (changed is None or answer.verdict != WON):  # only a write shows that it is still so
+                # what was remembered shows to be so by a write alone, and what was looked at does for refusing alone
+                if (before is seen and (changed is None or answer.verdict != WON)) or (
+                    before is looked and before.held and (changed is not None or answer.verdict == WON)
+                ):
                     before = self.names.find(claim.name, deadline)
                     continue
                 if changed is None:
