@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from .backend import Answer, AsyncDriver, Claim, Driver, Now, Record, Settled, Settlement
 from .errors import Unavailable
@@ -126,30 +127,37 @@ class ThreadedIo:
     async def _call(self, verb: Callable[..., T], *arguments: Any, timeout: float) -> T:
         import asyncio
 
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[T] = loop.create_future()  # by itself: the executor's future, wrapped, takes the loop longer
         deadline = time.monotonic() + timeout
+        is_first = self._first_is_free
 
-        def call() -> T:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise Unavailable(f"no thread was free within {timeout:g}s")
-            return verb(*arguments, left)
-
-        try:
-            if self._first_is_free:
-                self._first_is_free = False
-                future = self._first.submit(call)
-                future.add_done_callback(self._free_first)
+        def call() -> None:
+            try:
+                left = 0.0 if told.cancelled() else deadline - time.monotonic()
+                if left <= 0:
+                    raise Unavailable(f"no thread was free within {timeout:g}s")
+                result = verb(*arguments, left)
+            except BaseException as error:
+                tell(told.set_exception, error)
             else:
-                future = self._others.submit(call)
-            return await asyncio.wrap_future(future)
+                tell(told.set_result, result)
+
+        def tell(how: Callable[[Any], None], what: object) -> None:
+            if is_first:
+                self._first_is_free = True  # first: whoever is told may call again at once
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(lambda: None if told.done() else how(what))
+
+        if is_first:
+            self._first_is_free = False
+        try:
+            (self._first if is_first else self._others).submit(call)
         except RuntimeError as error:
             if "shutdown" in str(error):
                 raise Unavailable("the client is closed") from error
             raise
-
-    def _free_first(self, ended: object) -> None:
-        """Note that the call of the first thread has ended: also one whose caller was cancelled runs to its end."""
-        self._first_is_free = True
+        return await told
 
     async def claim(self, claim: Claim, timeout: float) -> Answer:
         return await self._call(self._driver.claim, claim, timeout=timeout)
@@ -183,4 +191,4 @@ class ThreadedIo:
 
     def close(self) -> None:
         for pool in (self._first, self._others):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)  # calls that wait for a thread are told by the driver, which is closed
