@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -24,24 +23,17 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from rota.errors import ConfigurationError, RotaError, Unavailable
 
+from ._handler import CONNECT, Handler
 from ._record import SHARDS
 from ._step import Reply, TimedOut
 from ._url import Place
 
 #: A connection that broke, so that a request was or was not carried out.
 BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
-#: TLS that the other side ended, which says nothing of a certificate.
-ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-#: How long one server has to take a connection, seconds, before the next one is tried; kazoo would wait as long as the session lasts.
-CONNECT = 1.0
-#: How long those of several servers that come before the one that answers may keep silent in the first round, seconds: a call then has time
-#: left for that one. In later rounds each has as long as kazoo gives it: a part of the session's timeout.
-HURRY = 1.0
 #: How long an end waits for the server's goodbye, seconds.
 GOODBYE = 1.0
 
@@ -49,57 +41,6 @@ GOODBYE = 1.0
 _log = logging.getLogger("rota_zookeeper.kazoo")
 _log.addHandler(logging.NullHandler())
 _log.setLevel(logging.INFO)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with a bound for connecting, and with a memory for what is wrong with a server's certificate.
-
-    Attributes:
-        attempts: How often it has tried to connect since it was connected last.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.servers = 1
-        self.attempts = 0
-        self.threads: list[threading.Thread] = []
-        self.refusal: Exception | None = None
-
-    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread: threading.Thread = super().spawn(func, *args, **kwargs)
-        thread.name = f"kazoo-{thread.name}"
-        self.threads.append(thread)
-        return thread
-
-    @property
-    def share(self) -> float:
-        """How long the server that is tried now may keep silent."""
-        return HURRY / (self.servers - 1) if 0 < self.attempts <= self.servers > 1 else float("inf")
-
-    def select(self, reading: Any, writing: Any, failing: Any, timeout: float | None = None) -> Any:
-        return super().select(reading, writing, failing, timeout if timeout is None else min(timeout, self.share))
-
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        self.attempts += 1
-        try:
-            connection = super().create_connection(*args, timeout=min(timeout, CONNECT, self.share), **kwargs)
-        except OSError as error:
-            if isinstance(error, (ssl.SSLError, FileNotFoundError)) and not isinstance(error, ENDED):
-                self.refusal = error
-            _close_tls(error)
-            raise
-        self.refusal = None
-        return connection
-
-
-def _close_tls(error: OSError) -> None:
-    """Close the socket of a handshake that failed: kazoo (2.11) leaves it to the collector, and so open for as long as the error lives."""
-    frame = error.__traceback__
-    while frame is not None:
-        for found in frame.tb_frame.f_locals.values():
-            if isinstance(found, ssl.SSLSocket):
-                found.close()
-        frame = frame.tb_next
 
 
 class Link:
@@ -203,7 +144,7 @@ class Link:
         return bool(client.last_zxid) and not client.connected and away > 1.5 * self.place.options["timeout"]
 
     def _start(self) -> Any:
-        handler = _Handler()
+        handler = Handler(_log)
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
         client = KazooClient(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
         handler.servers = len(client.hosts)
@@ -257,7 +198,7 @@ class Link:
             return
         atexit.unregister(client.handler.stop)
         connection = client._connection
-        for held in (connection._socket, connection._read_sock, connection._write_sock):
+        for held in (connection._socket, connection._read_sock):
             if held is not None:
                 with contextlib.suppress(OSError):
                     held.close()  # else the server would not notice the parent's end

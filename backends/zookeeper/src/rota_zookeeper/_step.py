@@ -60,14 +60,14 @@ async def drive(verb: Coroutine[Any, Any, T], timeout: float) -> T:
     try:
         while True:
             pending = verb.throw(TimedOut()) if late else verb.send(None)
-            arrived = asyncio.Event()
-            pending.rawlink(lambda _, arrived=arrived: _set(loop, arrived))
+            arrived = loop.create_future()
+            timer = loop.call_at(deadline, _resolve, arrived)
+            pending.rawlink(lambda _, arrived=arrived: _tell(loop, arrived))
             try:
-                async with asyncio.timeout_at(deadline):
-                    await arrived.wait()
-                late = False
-            except TimeoutError:
-                late = not pending.ready()
+                await arrived
+            finally:
+                timer.cancel()
+            late = not pending.ready()
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -75,6 +75,11 @@ async def drive(verb: Coroutine[Any, Any, T], timeout: float) -> T:
         verb.close()
 
 
-def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, arrived: asyncio.Future[None]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(event.set)
+        loop.call_soon_threadsafe(_resolve, arrived)
+
+
+def _resolve(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)

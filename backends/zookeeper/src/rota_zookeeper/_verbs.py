@@ -95,11 +95,8 @@ class Verbs:
 
     def interval(self) -> Now | None:
         """Return between which instants the leader's clock is now, from the newest write."""
-        if self._clock is None:
-            return None
-        mtime, sent, received = self._clock
-        now = time.monotonic()
-        return mtime + int((now - received) * (1 - DRIFT) * 1e6), mtime + 1000 + int((now - sent) * (1 + DRIFT) * 1e6)
+        clock = self._clock
+        return None if clock is None else _interval(*clock, time.monotonic())
 
     def _is_old(self) -> bool:
         return self._clock is None or time.monotonic() - self._clock[2] > CLOCK_AGE
@@ -160,10 +157,13 @@ class Verbs:
         None where a claim may have a chance, or where it must be asked whether it has. It is what `decide` comes to, for the callers that
         ask again and again: at the time at which the reading was sent, since the node did not change in between.
         """
-        known, client = self._guess(claim.name), self.link.ready
-        now = None if known is None or client is None or self._is_old() else self.interval()
-        if known is None or now is None or known.record is None:
+        known, clock, client = self._known.get(claim.name), self._clock, self.link.ready
+        if known is None or known.record is None or clock is None or client is None:
             return None
+        at = time.monotonic()
+        if at - known.seen >= FRESH or at - clock[2] > CLOCK_AGE:
+            return None
+        now = _interval(*clock, at)
         answer, changed = rules.claim(known.record, claim, now[0], now)
         lasts = known.record.expires_at > now[1] if answer.verdict == BUSY else answer.verdict == HANDLED and claim.kind == WINDOW
         return (answer, known, self.read_later(client, claim.name)) if lasts and changed is None else None
@@ -378,6 +378,11 @@ class Verbs:
                     return now, now
                 except NoNodeError:  # the store was emptied under us
                     await self.link.ensure(client, self.link.clock)
+
+
+def _interval(mtime: int, sent: float, received: float, at: float) -> Now:
+    """Return between which instants the leader's clock is, if it was at a time somewhere between two instants of the local one."""
+    return mtime + int((at - received) * (1 - DRIFT) * 1e6), mtime + 1000 + int((at - sent) * (1 + DRIFT) * 1e6)
 
 
 def is_found(known: Known, reading: Any) -> bool:

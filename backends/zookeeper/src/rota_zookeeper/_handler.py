@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: MIT
+"""What kazoo takes from its handler: threads, sockets, and results. Here they are made so that an answer has a short way.
+
+kazoo's own handler makes an epoll for each look at a socket, of which a request takes five; a condition for each result; and lets two more
+threads carry answers and events to whoever waits. Here an answer, or an event, is handed on by the thread that reads it, so what is called
+then must not wait; it may send.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+
+#: TLS that the other side ended, which says nothing of a certificate.
+ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+#: How long one server has to take a connection, seconds, before the next one is tried; kazoo would wait as long as the session lasts.
+CONNECT = 1.0
+#: How long those of several servers that come before the one that answers may keep silent in the first round, seconds: a call then has time
+#: left for that one. In later rounds each has as long as kazoo gives it: a part of the session's timeout.
+HURRY = 1.0
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, with a bound for connecting, and with a memory for what is wrong with a server's certificate.
+
+    Attributes:
+        attempts: How often it has tried to connect since it was connected last.
+    """
+
+    def __init__(self, log: Any) -> None:
+        super().__init__()
+        self.servers = 1
+        self.attempts = 0
+        self.threads: list[threading.Thread] = []
+        self.refusal: Exception | None = None
+        self._log = log
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread: threading.Thread = super().spawn(func, *args, **kwargs)
+        thread.name = f"kazoo-{thread.name}"
+        self.threads.append(thread)
+        return thread
+
+    @property
+    def share(self) -> float:
+        """How long the server that is tried now may keep silent."""
+        return HURRY / (self.servers - 1) if 0 < self.attempts <= self.servers > 1 else float("inf")
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        self.attempts += 1
+        try:
+            connection = super().create_connection(*args, timeout=min(timeout, CONNECT, self.share), **kwargs)
+        except OSError as error:
+            if isinstance(error, (ssl.SSLError, FileNotFoundError)) and not isinstance(error, ENDED):
+                self.refusal = error
+            _close_tls(error)
+            raise
+        self.refusal = None
+        return connection
+
+    def create_socket_pair(self) -> tuple[Bell, Bell]:
+        bell = Bell(*super().create_socket_pair())
+        return bell, bell
+
+    def select(self, reading: list[Any], writing: list[Any], errors: list[Any], timeout: float | None = None) -> Any:
+        if timeout is not None:
+            timeout = min(timeout, self.share)
+        if not hasattr(select, "poll"):  # Windows
+            return super().select(reading, writing, errors, timeout)
+        poll = select.poll()
+        for source in reading:
+            poll.register(source, select.POLLIN)
+        for source in writing:
+            poll.register(source, select.POLLOUT)
+        ready = [number for number, _ in poll.poll(None if timeout is None else timeout * 1000)]
+        return [one for one in reading if one.fileno() in ready], [one for one in writing if one.fileno() in ready], []
+
+    def async_result(self) -> Result:
+        return Result(self._log)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        _call(self._log, callback.func, *callback.args)
+
+
+def _close_tls(error: OSError) -> None:
+    """Close the socket of a handshake that failed: kazoo (2.11) leaves it to the collector, and so open for as long as the error lives."""
+    frame = error.__traceback__
+    while frame is not None:
+        for found in frame.tb_frame.f_locals.values():
+            if isinstance(found, ssl.SSLSocket):
+                found.close()
+        frame = frame.tb_next
+
+
+class Bell:
+    """Both ends of the pair of sockets by which kazoo is woken to send: with one byte in it, however many requests there are.
+
+    With a byte for each, which is what kazoo writes, some 300 of them fill it. Who sends more waits then, and the thread that reads would
+    wait for itself.
+    """
+
+    def __init__(self, ear: Any, clapper: Any) -> None:
+        self._ear, self._clapper = ear, clapper
+        self._rung = 0
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """What is ready to be read while there are requests."""
+        number: int = self._ear.fileno()
+        return number
+
+    def send(self, data: bytes) -> int:
+        """Ring for one more request."""
+        with self._lock:
+            self._rung += 1
+            if self._rung == 1:
+                self._clapper.send(data)
+        return 1
+
+    def recv(self, _: int) -> bytes:
+        """Take one request off."""
+        with self._lock:
+            if self._rung == 1:
+                self._ear.recv(1)
+            self._rung = max(0, self._rung - 1)
+        return b"\0"
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._ear.close()
+        self._clapper.close()
+
+
+class Result:
+    """A value or an exception that comes once (`kazoo.interfaces.IAsyncResult`).
+
+    Callbacks are called by the thread that brings it. No lock is needed: each is run by whoever takes it from the list, and it is put
+    there before looking whether the value has come.
+    """
+
+    __slots__ = ("_callbacks", "_come", "_error", "_log", "value")
+
+    def __init__(self, log: Any) -> None:
+        self.value: Any = None
+        self._error: Exception | None = None
+        self._come = False
+        self._callbacks: list[Callable[[Result], object]] = []
+        self._log = log
+
+    def ready(self) -> bool:
+        """Say whether it has come."""
+        return self._come
+
+    def successful(self) -> bool:
+        """Say whether it is a value that has come."""
+        return self._come and self._error is None
+
+    @property
+    def exception(self) -> Exception | None:
+        """The exception that has come, if it is one."""
+        return self._error
+
+    def set(self, value: Any = None) -> None:
+        """Bring the value."""
+        self.value = value
+        self._error = None
+        self._come = True
+        self._call()
+
+    def set_exception(self, exception: Exception) -> None:
+        """Bring an exception."""
+        self._error = exception
+        self._come = True
+        self._call()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the value, or raise the exception; wait for it where that is asked for."""
+        if not self._come and not (block and self.wait(timeout)):
+            raise KazooTimeoutError
+        if self._error is not None:
+            raise self._error
+        return self.value
+
+    def get_nowait(self) -> Any:
+        """Return the value, or raise the exception."""
+        return self.get(block=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has come; return whether it has."""
+        if self._come:
+            return True
+        bell = threading.Lock()
+        bell.acquire()
+
+        def ring(_: Result) -> None:
+            bell.release()
+
+        self.rawlink(ring)
+        if not bell.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+            self.unlink(ring)
+        return self._come
+
+    def rawlink(self, callback: Callable[[Result], object]) -> None:
+        """Have a function called when it comes, or now."""
+        self._callbacks.append(callback)
+        if self._come:
+            self._call()
+
+    def unlink(self, callback: Callable[[Result], object]) -> None:
+        """Have it not called any more."""
+        with suppress(ValueError):
+            self._callbacks.remove(callback)
+
+    def _call(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return  # somebody else took it
+            _call(self._log, callback, self)
+
+
+def _call(log: Any, function: Callable[..., object], *arguments: Any) -> None:
+    try:
+        function(*arguments)
+    except Exception:  # it would end the thread that reads
+        log.exception("a callback failed")
+
+
+__all__ = ["CONNECT", "Bell", "Handler", "Result"]
