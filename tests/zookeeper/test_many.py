@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import rota
@@ -13,7 +14,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.protocol.connection import _CONNECTION_DROP
 from rota.backend import LEASE, RELEASED, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
-from rota_zookeeper import AsyncZookeeperDriver, ZookeeperDriver
+from rota_zookeeper import AsyncZookeeperDriver, ZookeeperDriver, _line
 from rota_zookeeper._record import Known, pack
 from rota_zookeeper._verbs import may_remove
 from servers import ZooKeeper
@@ -158,7 +159,35 @@ def test_a_release_wakes_one_waiter_and_not_all(
         ends[number].set()
     for thread in threads:
         thread.join(30)
-    assert places(raw, path) == []
+    until(lambda: places(raw, path) == [])
+
+
+def test_a_place_is_kept_for_the_claim_that_follows_the_wait(
+    driver: Any, server: ZooKeeper, kazoo: Any, name: str, until: Any, claim_of: Any, win: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(_line, "UNCLAIMED", 30.0)
+    path = wait_for_a_release(driver, name, until, kazoo(server), claim_of, win)
+    assert len(places(kazoo(server), path)) == 1
+    win(driver, claim_of(driver, name))
+    until(lambda: places(kazoo(server), path) == [])
+
+
+def test_l8_a_place_is_left_though_no_claim_follows_the_wait(
+    driver: Any, server: ZooKeeper, kazoo: Any, name: str, until: Any, claim_of: Any, win: Any
+) -> None:
+    path = wait_for_a_release(driver, name, until, kazoo(server), claim_of, win)
+    until(lambda: places(kazoo(server), path) == [])
+
+
+def wait_for_a_release(driver: Any, name: str, until: Any, raw: Any, claim_of: Any, win: Any) -> str:
+    holder, path = claim_of(driver, name), driver.verbs.path(name)
+    win(driver, holder)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(driver.watch, name, holder.owner, 30.0)
+        until(lambda: places(raw, path))
+        driver.settle(Settlement(name, holder.owner, RELEASED, RETENTION), 5.0)
+        assert waiting.result(30) is True
+    return str(path)
 
 
 def test_r3_a_sweep_removes_claims_that_came_to_nothing() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: What the names of places begin with; a random part, and the number that the store gives it, follow.
 PLACE = "w-"
+#: How long a place is kept for a claim that follows the wait, seconds.
+UNCLAIMED = 0.05
 
 
 class Line:
@@ -35,7 +38,9 @@ class Line:
     def after_fork(self) -> None:
         """The parent's places are not ours."""
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[Any]] = {}  # by the path that is watched: what is to be set
+        self._waiting: dict[str, list[tuple[Any, Callable[[], Any] | None]]] = {}  # by the path that is watched; see `_changing`
+        self._ended: list[tuple[Any, str, str, Any]] = []  # places of waits that are over, until the claim that follows is decided
+        self._claimed = threading.Event()
         self._lost: list[tuple[str, str]] = []  # places that may still be there since the connection broke: a path, how its name begins
 
     async def watch(self, name: str, owner: str) -> bool:
@@ -44,6 +49,7 @@ class Line:
         client = await verbs.link.client()
         mark = f"{PLACE}{os.urandom(8).hex()}-"
         arriving = client.create_async(f"{path}/{mark}", acl=verbs.link.place.acl, ephemeral=True, sequence=True)
+        leave = self._leave
         try:
             place = (await Reply(arriving)).rpartition("/")[2]
             ahead = True  # of us in line: only while somebody is, the line is looked at again
@@ -57,8 +63,9 @@ class Line:
                         at = line.index(place)
                         ahead = at > 0
                     if ahead:
-                        await self._change(client, f"{path}/{line[at - 1]}", client.exists_async)
+                        await self._gone(client, f"{path}/{line[at - 1]}")
                     elif await self._is_over(client, name, owner):
+                        leave = self._leave_soon
                         return True
                     owner = ""  # it was waited for; now it is for the name to be free
                 except BROKEN:
@@ -68,44 +75,53 @@ class Line:
         except TimedOut:
             return False
         finally:
-            arriving.rawlink(lambda arrived: self._leave(client, path, mark, arrived))
+            arriving.rawlink(lambda arrived: leave(client, path, mark, arrived))
 
     @staticmethod
     async def _line(client: Any, path: str) -> list[str]:
         return [child for child in await Reply(client.get_children_async(path)) if child.startswith(PLACE)]
 
     async def _is_over(self, client: Any, name: str, owner: str) -> bool:
-        """Look whether the name is free, or not held by ``owner`` where that is given; if it is not, wait for the next change."""
-
-        async def is_over(later: Any) -> bool:
-            record = (await self._verbs.seen(name, later)).record  # remembered: the claim that follows is written upon it
-            now = self._verbs.interval()
-            if record is None or not record.owner or (now is not None and record.expires_at <= now[0]):
+        """Look whether the name is free, or not held by ``owner`` where that is given; else wait for the next change, and look again."""
+        path = self._verbs.path(name)
+        with self._changing(client, path, lambda: client.get_async(path)) as changed:
+            if await self._is_free(name, owner, client.get_async(path, watch=self._fire)):
                 return True
-            return owner not in ("", record.owner)
+            reading = await Reply(changed)
+        # once it was waited for, it is for the name to be free
+        return reading is not None and await self._is_free(name, "", reading)
 
-        return await self._change(client, self._verbs.path(name), client.get_async, is_over)
+    async def _is_free(self, name: str, owner: str, later: Any) -> bool:
+        record = (await self._verbs.seen(name, later)).record  # remembered: the claim that follows is written upon it
+        now = self._verbs.interval()
+        if record is None or not record.owner or (now is not None and record.expires_at <= now[0]):
+            return True
+        return owner not in ("", record.owner)
 
-    async def _change(self, client: Any, path: str, look: Any, is_over: Callable[[Any], Awaitable[bool]] | None = None) -> bool:
-        """Look at a node, and wait until it changes, unless it is gone or what was seen is enough; return whether it was enough."""
+    async def _gone(self, client: Any, place: str) -> None:
+        """Wait until a place is left."""
+        with self._changing(client, place) as changed:
+            if await Reply(client.exists_async(place, watch=self._fire)) is not None:
+                await Reply(changed)
+
+    @contextmanager
+    def _changing(self, client: Any, path: str, look: Callable[[], Any] | None = None) -> Iterator[Any]:
+        """Give a result that comes when a node changes, or when all must look again: then with None.
+
+        With a ``look`` at the node, it is looked at there and then, by the thread that brings the event; the result is what was seen.
+        """
         changed = client.handler.async_result()
+        waiting = changed, look
         with self._lock:
-            self._waiting.setdefault(path, []).append(changed)
+            self._waiting.setdefault(path, []).append(waiting)
         try:
-            later = look(path, watch=self._fire)
-            if is_over is not None:
-                if await is_over(later):
-                    return True
-            elif await Reply(later) is None:
-                return False
-            await Reply(changed)
-            return False
+            yield changed
         finally:
             with self._lock:
-                waiting = self._waiting.get(path, [])
-                if changed in waiting:
-                    waiting.remove(changed)
-                if not waiting:
+                others = self._waiting.get(path, [])
+                if waiting in others:
+                    others.remove(waiting)
+                if not others:
                     self._waiting.pop(path, None)
 
     def _fire(self, event: Any) -> None:
@@ -115,17 +131,37 @@ class Line:
             return
         with self._lock:
             waiting = self._waiting.pop(event.path, [])
-        for changed in waiting:
-            changed.set()
+        for changed, look in waiting:
+            if look is None:
+                changed.set()
+            else:
+                look().rawlink(changed.set)
 
     def wake(self) -> None:
         """Let all look again: the connection broke, and with it the watches."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        for changed in [changed for some in waiting.values() for changed in some]:
+        for changed in [changed for some in waiting.values() for changed, _ in some]:
             changed.set()
 
     # -- leaving
+
+    def _leave_soon(self, client: Any, path: str, mark: str, arrived: Any) -> None:
+        """Leave when the claim that follows is decided, which this would hold up: a write before a write."""
+        self._ended.append((client, path, mark, arrived))
+        if len(self._ended) == 1:
+            client.handler.completion_queue.put(self._leave_ended)  # a thread of kazoo's that has nothing else to do
+
+    def claimed(self) -> None:
+        """Say that a claim was decided."""
+        if self._ended:
+            self._claimed.set()
+
+    def _leave_ended(self) -> None:
+        self._claimed.wait(UNCLAIMED)
+        self._claimed.clear()
+        while self._ended:
+            self._leave(*self._ended.pop())
 
     def _leave(self, client: Any, path: str, mark: str, arrived: Any) -> None:
         if isinstance(arrived.exception, BROKEN):

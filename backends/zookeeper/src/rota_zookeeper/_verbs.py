@@ -235,6 +235,8 @@ class Verbs:
             if asked is None:
                 raise
             raise OutcomeUnknown(f"{self.link.place.shown}: no answer in time to a write") from error
+        finally:
+            self.line.claimed()
         raise OutcomeUnknown(f"{self.link.place.shown}: a write without an answer may yet be applied")
 
     # -- many at a time
