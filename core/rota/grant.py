@@ -162,13 +162,12 @@ class BaseGrant:
         """Note that the lease is lost: for good, unless the holder chose to go on without it (F2)."""
         if self._lost or self.degraded:
             return
-        if self._ask.terms.on_lost == "continue" and reason is not SETTLED:
+        if self._ask.terms.on_lost == "continue":
             self.degraded = True
             self._deadline = NEVER
         else:
             self._lost = reason
-        if reason is not SETTLED:
-            self._engine.lost(self, reason)
+        self._engine.lost(self, reason)
 
     def _check_unsettled(self) -> None:
         """A grant is for one body: a second one would run without a lease."""
