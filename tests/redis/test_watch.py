@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import rota
+from redis.crc import key_slot
 from rota import _engine
 from rota.backend import Claim, Override, Settlement
 from rota.duration import DAY, SECOND
@@ -72,6 +74,17 @@ def test_a_name_that_looks_like_the_key_of_another_has_a_line_of_its_own(
         until(lambda each=each: each in got, 20)
     for thread in threads:
         thread.join()
+
+
+def test_names_whose_keys_share_a_slot_by_chance_can_be_held_and_ended(conforming_cluster: Any, connect: Any, name: str) -> None:
+    """One name in some thousands: its key with a line break behind it, or with the end of a waiters' key, hashes to the slot of its own."""
+    client = connect(conforming_cluster.url())
+    for behind in ("\n", "\nwaited", "\nwake"):
+        for opened in ("", "{", "}"):
+            keys = ((each, f"rota:{each}") for number in itertools.count() for each in [f"{name}{opened}{number}"])
+            found = next(each for each, key in keys if key_slot(key.encode()) == key_slot((key + behind).encode()))
+            client.try_lease(found).release()
+            assert client.try_lease(found)
 
 
 @pytest.mark.parametrize("way", ["settle", "override", "forget"])

@@ -116,11 +116,17 @@ def keys_of_waiters(key: bytes, sharded: bool) -> list[bytes]:
 
     No name has a line break. Empty where there are none in that slot: for a name with a ``}`` and no hash tag, on a cluster.
     """
-    if sharded and key_slot(key + b"\n") != (slot := key_slot(key)):
+    keys = _behind(key)
+    # by the keys themselves: without a hash tag, one may share the slot by chance
+    if sharded and {key_slot(each) for each in keys} != {slot := key_slot(key)}:
         # no hash tag: the whole key becomes one. The break keeps it apart from that of the name {KEY}
-        key = b"%b{%b}\n" % (PREFIX, key)
-        if key_slot(key) != slot:
+        keys = _behind(b"%b{%b}\n" % (PREFIX, key))
+        if key_slot(keys[0]) != slot:
             return []
+    return keys
+
+
+def _behind(key: bytes) -> list[bytes]:
     return [key + b"\nwaited", key + b"\nwake"]
 
 
