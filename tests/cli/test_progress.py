@@ -7,16 +7,22 @@ import os
 import pty
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 
 from rota.cli import _codes, _progress
 from servers import free_port
 
+#: `rota` that shows at once how far it is, however fast the machine.
+EAGER = "from rota.cli import _progress, main; _progress.PATIENCE, _progress.LOOK = 0.0, 0.01; main()"
+
 
 def watched(cli, *arguments: str, until: bytes = b"", then=lambda: None) -> tuple[int, str, str]:
     """Run it with standard error on a terminal, and do something once a word is shown; return exit code, output, and all that was shown."""
     mine, other = pty.openpty()
-    process = cli.start(*arguments, stderr=other)
+    command = [sys.executable, "-c", EAGER, *arguments]
+    process = subprocess.Popen(command, env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=other, text=True)
     os.close(other)
     shown, did = b"", False
     try:
