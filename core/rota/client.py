@@ -117,13 +117,12 @@ class _Base(Generic[G]):
 
     def _window(self, name: str, schedule: Schedule | None, options: Any) -> _ask.Ask:
         # another one each time (and the two 02:30 of a night that has two are equal keys): all else is checked once
-        planned = options.pop("planned", None)
+        planned = options.get("planned")
         at = None if planned is None else instant(planned, "planned")
+        others = {**options, "planned": None} if options else options
         ask = self._cached(
-            ("window", at is None, name, schedule, *options.items(), *map(type, options.values())),
-            lambda: _ask.window(
-                *(self._full(name), schedule, {**options, "planned": planned}, self.driver.capabilities, self._timeout, self._retention)
-            ),
+            ("window", at is None, name, schedule, *others.items(), *map(type, others.values())),
+            lambda: _ask.window(self._full(name), schedule, options, self.driver.capabilities, self._timeout, self._retention),
         )
         return ask if at is None else ask.at(at)
 

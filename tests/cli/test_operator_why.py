@@ -212,6 +212,12 @@ def test_a_lease_is_busy_or_free(world: World) -> None:
         world.why("leader", planned="0")
 
 
+def test_a_wrong_planned_instant_is_refused_and_not_explained(world: World) -> None:
+    world.client.try_window("job", Every("1h")).handled()
+    with pytest.raises(ConfigurationError, match="planned='soon' is no instant"):
+        world.why("job", planned="soon")
+
+
 def test_a_rolling_window_is_handled_until_its_period_ends(world: World) -> None:
     world.client.try_once("mail", "24h").handled()
     why = world.why("mail")
