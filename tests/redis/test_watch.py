@@ -63,10 +63,12 @@ def test_a_name_that_looks_like_the_key_of_another_has_a_line_of_its_own(
     alike = f"{{rota:{name}}}"
     grants = {each: holder.try_lease(each, ttl="1m") for each in (name, alike)}
     threads = []
+
+    def take(each: str, client: Any) -> None:
+        got[each] = client.try_lease(each, ttl="1m", wait="40s")
+
     for number, each in enumerate((alike, name)):
-        client = connect(url)
-        take = lambda each=each, client=client: got.update({each: client.try_lease(each, ttl="1m", wait="40s")})  # noqa: E731
-        threads.append(threading.Thread(target=take))
+        threads.append(threading.Thread(target=take, args=(each, connect(url))))
         threads[-1].start()
         until(lambda number=number: sum(map(in_line, conforming_cluster.primaries())) == number + 1)
     for each in (name, alike):
