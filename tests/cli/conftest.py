@@ -85,6 +85,12 @@ class Cli:
             return process.pid
         return int(until(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()).split()[0])
 
+    def caught(self, process: subprocess.Popen[str]) -> set[int]:
+        """The signals that `rota` has a handler for; what it does not show otherwise can be ended by one only after that."""
+        lines = Path(f"/proc/{self.pid(process)}/status").read_text().splitlines()
+        mask = int(next(line for line in lines if line.startswith("SigCgt:")).split()[1], 16)
+        return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
     def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         """Wait for its end; it may never have shown a traceback."""
         output, error = process.communicate(timeout=30)

@@ -84,7 +84,7 @@ def test_a_signal_while_waiting_in_line_never_starts_the_command_and_holds_nothi
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         waiter = cli.start_shell("job", "--wait", "inf", script="echo ran >> log")
         cli.until(lambda: children(waiter.pid))
-        cli.until(lambda: number in caught(waiter.pid))
+        cli.until(lambda: number in cli.caught(waiter))
         waiter.send_signal(number)
         assert cli.end(waiter).returncode == 128 + number
     cli.file("go").touch()
@@ -129,13 +129,6 @@ def test_a_term_to_one_that_fails_before_the_command_runs(cli, script, code, lin
         [sys.executable, "-c", script, *words], env=cli.environment, capture_output=True, text=True, timeout=30, check=False
     )
     assert (ended.returncode, ended.stderr.count("\n")) == (code, lines), ended.stderr
-
-
-def caught(pid: int) -> set[int]:
-    """The signals that a process has a handler for."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    mask = int(next(line for line in lines if line.startswith("SigCgt:")).split()[1], 16)
-    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 def test_signals_that_the_caller_ignores_stay_ignored_here_and_in_the_command(cli):
