@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Coroutine
 
 from ._ask import Ask
+from ._away import unavailable
 from ._breaker import Breaker
 from ._clock import StoreClock
 from ._heartbeat import Heartbeat, Watchdog
-from ._io import Io
+from ._io import Io, step
 from ._keeper import Keeper, Kept, Sweeper
 from ._local import LocalRuns
 from ._observers import observers
-from ._settling import FORKED, settle
+from ._settling import FORKED, settle, settle_at_once
 from .backend import (
     BUSY,
     FINISHED,
@@ -42,11 +42,15 @@ from .errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
 from .grant import NEVER, BaseGrant
 from .policy import MOST_EARLY
 from .schedule import Slot
-from .verdict import UNAVAILABLE, Refused, text
+from .verdict import Refused, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Generic, TypeVar
+
+    from .backend import Claim
+
+    Begun = tuple[Claim, Slot | None, float, Answer | BaseException]
 else:
     from ._value import Generic, TypeVar
 
@@ -80,7 +84,7 @@ class Engine(Generic[G]):
         self.io = io
         self.clock = clock
         self.timeout = timeout
-        self._grant_type = grant_type
+        self.grant_type = grant_type
         self._make_label = make_label
         self.label = make_label()
         self.store_clock = StoreClock()
@@ -100,6 +104,36 @@ class Engine(Generic[G]):
         """Ask until won, refused, or no longer worth waiting for."""
         # not a coroutine itself: on a fast store each one between the caller and the driver is felt
         return self._in_line(ask) if ask.terms.wait or observers.listening else self._claim(ask)
+
+    def acquire_at_once(self, ask: Ask) -> G | Refused:
+        """As `acquire`, on the blocking face.
+
+        Nearly every claim is won by its first request, which needs no coroutine: on a fast store that costs as much as the request. What
+        else becomes of the first request is for `_claim` to go on with.
+        """
+        terms, store_clock = ask.terms, self.store_clock
+        if terms.wait or self.closed or self.breaker.pause or observers.listening or not store_clock.known:
+            return step(self.acquire(ask))
+        sent = self.clock()
+        owner = os.urandom(16).hex()
+        now = store_clock.now(sent)
+        slot = ask.aim(now, ask.catch_up)
+        claim = ask.claim(owner, self.label, slot, now + terms.timeout_us, ask.catch_up)
+        answer: Answer | None = None
+        try:
+            answer = self.io.claim(claim, terms.timeout)
+            verdict, record, seen, before, given, age = answer  # at once: by its fields it takes several times as long
+            if verdict == WON and record is not None and seen is not None and not age:
+                stepped = store_clock.observe(seen, sent, self.clock())
+                if stepped:
+                    self.warn("the store", stepped)
+                if self.breaker.pause:
+                    self.breaker.answered()
+                return self._won(ask, owner, sent, slot, record, before, given)
+        except BaseException as error:
+            # a grant that can't be kept is won once more, and given back
+            return step(self._claim(ask, None, (claim, slot, sent, answer if isinstance(error, RotaError) and answer else error)))
+        return step(self._claim(ask, None, (claim, slot, sent, answer)))
 
     async def _in_line(self, ask: Ask) -> G | Refused:
         wait_until = self.clock() + ask.terms.wait
@@ -149,23 +183,27 @@ class Engine(Generic[G]):
         await self.call(self.io.sleep, min(longest, pause * (1 - os.urandom(1)[0] / 850)))
         return min(pause * GROWTH, LONGEST_PAUSE)
 
-    async def _claim(self, ask: Ask, behind: tuple[str, float, float] | None = None) -> G | Refused:
+    async def _claim(self, ask: Ask, behind: tuple[str, float, float] | None = None, begun: Begun | None = None) -> G | Refused:
         """Ask once, whatever it takes to get an answer that counts, within the timeout; then what `on_unavailable` says (F2).
 
         With ``behind`` it is asked as soon as that owner is gone, or so many seconds have passed; the third is by how much the local clock
-        is ahead of the store's at the least.
+        is ahead of the store's at the least. With ``begun`` the first request has been made: it, its slot, when it was sent, and its answer
+        or its error.
         """
-        if self.closed:
-            raise Unavailable("the client is closed")
         io, clock, store_clock, breaker = self.io, self.clock, self.store_clock, self.breaker
-        ready = clock()  # when the next request can be sent; one that is sent later only has less time left (L5)
-        if breaker.pause and not breaker.admits(ready):
-            return self._unavailable(ask, Unavailable("the store did not answer a moment ago, and is asked again in a moment (F4)"))
-        deadline = ready + ask.terms.timeout + (behind[1] if behind else 0.0)
-        # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
-        owner = os.urandom(16).hex()
-        back, unknown = ask.catch_up, False
         apply_until = ghost_until = 0
+        if begun is None:
+            if self.closed:
+                raise Unavailable("the client is closed")
+            ready = clock()  # when the next request can be sent; one that is sent later only has less time left (L5)
+            if breaker.pause and not breaker.admits(ready):
+                return unavailable(self, ask, Unavailable("the store did not answer a moment ago, and is asked again in a moment (F4)"))
+            # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
+            owner = os.urandom(16).hex()
+        else:
+            ready, owner, apply_until = begun[2], begun[0].owner, begun[0].apply_until
+        deadline = ready + ask.terms.timeout + (behind[1] if behind else 0.0)
+        back, unknown = ask.catch_up, False
         settled = False  # whether it is certain that this owner id holds nothing but what is returned
         try:
             if not store_clock.known:
@@ -177,14 +215,24 @@ class Engine(Generic[G]):
                 left = deadline - sent
                 if left <= 0:
                     break
-                now = store_clock.now(sent)
-                slot = ask.aim(now, back)
-                apply_until = now + int(left * SECOND)
-                claim = ask.claim(owner, self.label, slot, apply_until, back)
                 try:
-                    answer = io.claim(claim, left) if behind is None else io.claim_when_free(claim, *behind[:2], ask.terms.timeout)
-                    if io.suspends:
-                        answer = await answer
+                    if begun is not None:
+                        claim, slot, _, told = begun
+                        begun = None
+                        if isinstance(told, BaseException):
+                            try:
+                                raise told
+                            finally:
+                                del told  # else it, its traceback and this frame would be a cycle
+                        answer = told
+                    else:
+                        now = store_clock.now(sent)
+                        slot = ask.aim(now, back)
+                        apply_until = now + int(left * SECOND)
+                        claim = ask.claim(owner, self.label, slot, apply_until, back)
+                        answer = io.claim(claim, left) if behind is None else io.claim_when_free(claim, *behind[:2], ask.terms.timeout)
+                        if io.suspends:
+                            answer = await answer
                 except OutcomeUnknown:
                     behind = None
                     unknown, ghost_until = True, apply_until
@@ -245,7 +293,7 @@ class Engine(Generic[G]):
             if unknown and not isinstance(error, OutcomeUnknown):
                 last, error = error, OutcomeUnknown(f"an earlier request may have been applied; the last one was not: {error}")
                 error.__cause__ = last
-            return self._unavailable(ask, error)
+            return unavailable(self, ask, error)
         except BaseException:
             breaker.undecided(clock())
             raise
@@ -289,7 +337,7 @@ class Engine(Generic[G]):
             slot = Slot(record.slot_start, record.slot_end)  # rolling: the store decided it; or a grant found again
         terms = ask.terms
         ttl = max(terms.ttl_s, given / SECOND) if given else terms.ttl_s
-        grant = self._grant_type(self, ask, owner, sent, record, slot, ttl, before)
+        grant = self.grant_type(self, ask, owner, sent, record, slot, ttl, before)
         if ask.kind != LEASE and before is not None and before.kind:
             self._compare_schedules(grant, before, record)
         if not ask.overlap:
@@ -303,7 +351,7 @@ class Engine(Generic[G]):
         if before.kind == ROLLING:
             return
         if before.schedule != record.schedule:
-            self._warn(grant, f"the schedule was {before.schedule!r} and is now {record.schedule!r}; the mark stays (W8)")
+            self.warn_winner(grant, f"the schedule was {before.schedule!r} and is now {record.schedule!r}; the mark stays (W8)")
         elif (
             before.slot_start == before.mark
             and before.mark is not None
@@ -311,7 +359,7 @@ class Engine(Generic[G]):
             and record.slot_start is not None
             and before.mark < record.slot_start < before.slot_end
         ):
-            self._warn(
+            self.warn_winner(
                 grant,
                 f"the slot of {text(record.slot_start)} lies inside the handled slot of {text(before.mark)}:"
                 f" zone data {before.zone_data or 'none'} there, {record.zone_data or 'none'} here (W8)",
@@ -342,40 +390,10 @@ class Engine(Generic[G]):
         next_start = slot.end if verdict == HANDLED and slot is not None else None
         return Refused(verdict, ask.name, slot, record, now, not_before=not_before, mark_ahead=ahead, next_start=next_start)
 
-    # -- the store is away
-
-    def _unavailable(self, ask: Ask, error: Unavailable) -> G | Refused:
-        """F2: what a claim does that can't be asked."""
-        if observers.listening:
-            observers.tell("rota_unavailable", name=ask.name, error=error)
-        policy = ask.terms.on_unavailable
-        if policy == "raise":
-            raise error
-        if policy == "skip":
-            return Refused(UNAVAILABLE, ask.name, cause=error)
-        slot, source = self._degraded_slot(ask)
-        known = None if slot is None else self.local.covering(ask.kind, ask.name, slot.start)
-        if known is not None:
-            return Refused(HANDLED, ask.name, Slot(*known) if ask.kind == ROLLING else slot)
-        grant = self._grant_type(self, ask, "", self.clock(), None, slot, 0.0, None)
-        self._warn(grant, f"going ahead without the store{source}: {error}")
-        return grant
-
-    def _degraded_slot(self, ask: Ask) -> tuple[Slot | None, str]:
-        """F3: the planned slot, else that of the last known store time plus elapsed time, else that of the local clock."""
-        if ask.kind == LEASE:
-            return None, ""
-        if self.store_clock.known:
-            now, source = self.store_clock.now(self.clock()), ""
-        else:
-            now, source = time.time_ns() // 1000, ", by this host's clock"
-        if ask.kind == ROLLING:
-            return Slot(now, now + ask.period), source
-        return ask.aim(now), source if ask.floating else ""
-
     # -- the end of a grant
 
     settle = settle
+    settle_at_once = settle_at_once
 
     def store_answered(self, ended: str) -> None:
         """What the keeper could say, the store has answered: claims need not wait for the breaker's next probe."""
@@ -431,7 +449,8 @@ class Engine(Generic[G]):
 
         logging.getLogger("rota").warning("%s: %s", name, message)
 
-    def _warn(self, grant: BaseGrant, message: str) -> None:
+    def warn_winner(self, grant: BaseGrant, message: str) -> None:
+        """Tell the winner, too."""
         grant.warnings += (message,)
         self.warn(grant.name, message)
 

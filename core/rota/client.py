@@ -13,7 +13,7 @@ from threading import get_ident
 from . import _ask, policy
 from ._clock import monotonic
 from ._engine import Engine
-from ._io import BlockingIo, Io, NativeIo, ThreadedIo, step
+from ._io import BlockingIo, Io, NativeIo, ThreadedIo
 from ._local import LocalRuns, local_runs
 from ._observers import observers
 from ._registry import backend
@@ -170,7 +170,7 @@ class Guard:
         return Guard(self._engine, self._ask, skip=True)
 
     def _acquire(self) -> Grant | Refused:
-        return step(self._engine.acquire(self._ask))
+        return self._engine.acquire_at_once(self._ask)
 
     def __enter__(self) -> Grant:
         if self._skip:
@@ -292,7 +292,7 @@ class Client(_Base[Grant]):
 
     def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Grant | Refused:
         """As `lease`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
-        return step(self._engine.acquire(self._lease(name, options)))
+        return self._engine.acquire_at_once(self._lease(name, options))
 
     def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Guard:
         """Guard a body by a slot of a schedule: one success per slot, whoever comes and however late (W0 to W11).
@@ -320,7 +320,7 @@ class Client(_Base[Grant]):
 
     def try_window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Grant | Refused:
         """As `window`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
-        return step(self._engine.acquire(self._window(name, schedule, options)))
+        return self._engine.acquire_at_once(self._window(name, schedule, options))
 
     def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Guard:
         """Guard a body by a rolling window: one success per period, which starts at the winning claim by the store's clock (W12).
@@ -337,7 +337,7 @@ class Client(_Base[Grant]):
 
     def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Grant | Refused:
         """As `once`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
-        return step(self._engine.acquire(self._once(name, per, options)))
+        return self._engine.acquire_at_once(self._once(name, per, options))
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything unconfirmed is recorded (F3, F5), at most so many seconds; return whether it is."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ._io import step_out
 from .backend import FAILED, HANDLED, LEASE, RELEASED, UNUSED, Record
 from .errors import LeaseLost, RotaError
 from .schedule import Missed, Slot
@@ -195,7 +194,7 @@ class Grant(BaseGrant):
             LeaseLost: A later grant was made, or an operator took it away, so nothing was recorded (W3a); the message says which.
             Unrecorded: The store did not confirm within ``timeout``; rota goes on trying while the process lives (F5).
         """
-        step_out(self._engine.settle(self, HANDLED))
+        self._engine.settle_at_once(self, HANDLED)
 
     def failed(self) -> None:
         """Give the slot back for a retry, or close it at the last of ``attempts`` (W3c): one round trip; unconfirmed, expiry does it.
@@ -203,11 +202,11 @@ class Grant(BaseGrant):
         Raises:
             LeaseLost: As of `handled`.
         """
-        step_out(self._engine.settle(self, FAILED))
+        self._engine.settle_at_once(self, FAILED)
 
     def unused(self) -> None:
         """Give the slot back as if it had not been granted: its body never began (W3b). Raises as `failed`."""
-        step_out(self._engine.settle(self, UNUSED))
+        self._engine.settle_at_once(self, UNUSED)
 
     def release(self) -> None:
         """Release the lease: one round trip; unconfirmed, expiry does it. A window's grant that is released has failed.
@@ -215,7 +214,7 @@ class Grant(BaseGrant):
         Raises:
             LeaseLost: The lease was lost and a later grant was made, which is not touched (L4), or an operator took it away.
         """
-        step_out(self._engine.settle(self, RELEASED if self._ask.kind == LEASE else FAILED))
+        self._engine.settle_at_once(self, RELEASED if self._ask.kind == LEASE else FAILED)
 
     def __enter__(self) -> Self:
         self._check_unsettled()
@@ -225,7 +224,7 @@ class Grant(BaseGrant):
         if self.outcome:
             return
         try:
-            step_out(self._engine.settle(self, self._result(error)))
+            self._engine.settle_at_once(self, self._result(error))
         except LeaseLost as lost:
             if error is None:
                 raise

@@ -100,7 +100,7 @@ class OnceOptions(LeaseOptions, total=False):
 
 
 class Terms:
-    """A lease's times, checked: ``ttl`` in microseconds, the others in seconds."""
+    """A lease's times, checked: ``ttl`` and ``timeout_us`` in microseconds, the others in seconds."""
 
     # no NamedTuple: these are read all the time, and Python reads a slot five times as fast as a NamedTuple's field
     __slots__ = (
@@ -112,6 +112,7 @@ class Terms:
         "on_unavailable",
         "renew_timeout",
         "timeout",
+        "timeout_us",
         "ttl",
         "ttl_s",
         "wait",
@@ -135,6 +136,7 @@ class Terms:
         self.heartbeat = heartbeat
         self.renew_timeout = renew_timeout
         self.timeout = timeout
+        self.timeout_us = int(timeout * SECOND)
         self.wait = wait
         self.max_hold = max_hold
         self.on_lost = on_lost

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""What a claim comes to while the store is away (F2, F3). ``engine`` is the client's engine throughout."""
+
+from __future__ import annotations
+
+import time
+
+from ._observers import observers
+from .backend import HANDLED, LEASE, ROLLING
+from .errors import Unavailable
+from .grant import BaseGrant
+from .schedule import Slot
+from .verdict import UNAVAILABLE, Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from ._ask import Ask
+    from ._engine import Engine
+else:
+    from ._value import TypeVar
+
+G = TypeVar("G", bound=BaseGrant)
+
+
+def unavailable(engine: Engine[G], ask: Ask, error: Unavailable) -> G | Refused:
+    """F2: do what ``on_unavailable`` says about a claim that can't be asked."""
+    if observers.listening:
+        observers.tell("rota_unavailable", name=ask.name, error=error)
+    policy = ask.terms.on_unavailable
+    if policy == "raise":
+        raise error
+    if policy == "skip":
+        return Refused(UNAVAILABLE, ask.name, cause=error)
+    slot, source = _slot(engine, ask)
+    known = None if slot is None else engine.local.covering(ask.kind, ask.name, slot.start)
+    if known is not None:
+        return Refused(HANDLED, ask.name, Slot(*known) if ask.kind == ROLLING else slot)
+    grant = engine.grant_type(engine, ask, "", engine.clock(), None, slot, 0.0, None)
+    engine.warn_winner(grant, f"going ahead without the store{source}: {error}")
+    return grant
+
+
+def _slot(engine: Engine[G], ask: Ask) -> tuple[Slot | None, str]:
+    """F3: the planned slot, else that of the last known store time plus elapsed time, else that of the local clock."""
+    if ask.kind == LEASE:
+        return None, ""
+    if engine.store_clock.known:
+        now, source = engine.store_clock.now(engine.clock()), ""
+    else:
+        now, source = time.time_ns() // 1000, ", by this host's clock"
+    if ask.kind == ROLLING:
+        return Slot(now, now + ask.period), source
+    return ask.aim(now), source if ask.floating else ""
