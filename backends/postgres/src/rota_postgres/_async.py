@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from typing import Any
 
 from psycopg import OperationalError
@@ -16,7 +15,7 @@ from rota.backend import Answer, AsyncDriver, Claim, Now, Settled, Settlement
 from rota.errors import NotSupported, Unavailable
 
 from ._driver import PostgresDriver
-from ._link import Late, Link, Pool
+from ._link import Late, Link, Pool, Promise
 from ._verbs import Verbs
 
 
@@ -44,10 +43,20 @@ async def _ready(fd: int, writing: bool, seconds: float) -> bool:
 class _Async(Verbs):
     suspends = True
 
-    async def come(self, pool: Pool, promise: Future[Link], deadline: float) -> Link:
+    async def come(self, pool: Pool, promise: Promise, deadline: float) -> Link:
+        loop = asyncio.get_running_loop()
+        has_come = asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(has_come.set)
+
+        promise.tell = tell
         try:
-            # shielded: what is cancelled is our waiting, never the promise, whose connection would be lost
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(promise)), max(0.0, deadline - time.monotonic()))
+            if not promise.is_there():  # it came before there was somebody to tell
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await has_come.wait()
+            return promise.result(0.0)
         except TimeoutError:
             pool.leave(promise)
             raise Unavailable("no connection in time") from None

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent import futures
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
+from queue import Empty
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 from psycopg import OperationalError
 from psycopg.pq.abc import PGresult
@@ -16,7 +19,7 @@ from rota.backend import Answer, Claim, Driver, Now, Override, Record, Renewal, 
 from rota.capabilities import Capabilities
 from rota.errors import ConfigurationError, NotSupported, RotaError, Unavailable
 
-from ._link import Late, Link, Pool, ready
+from ._link import Late, Link, Pool, Promise, ready
 from ._sql import Statements
 from ._verbs import Verbs
 from ._wire import COLUMNS, OTHER_COLUMNS, decode, record, statement, texts
@@ -60,10 +63,10 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
 class _Blocking(Verbs):
     suspends = False
 
-    async def come(self, pool: Pool, promise: futures.Future[Link], deadline: float) -> Link:
+    async def come(self, pool: Pool, promise: Promise, deadline: float) -> Link:
         try:
             return promise.result(max(0.0, deadline - time.monotonic()))
-        except futures.TimeoutError:
+        except Empty:
             pool.leave(promise)
             raise Unavailable("no connection in time") from None
         except BaseException:
@@ -213,34 +216,41 @@ class PostgresDriver(Driver):
     # -- waiting: whoever finds nobody reading the listening connection reads it for all until its own wait is over; no thread is needed
 
     def _reset(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._listening: Link | None = None
-        self._watchers, self._reading = 0, False
+        # A handler of a signal may use this, or raise, as with the pool: a `threading.Condition` allows neither. With it nobody waits.
+        self._lock = threading.RLock()
+        self._watchers: set[ref[_Watcher]] = set()
+        self._line: deque[ref[_Watcher]] = deque()  # those who wait for something to be read; the first reads
+        self._listeners: list[Link] = []  # one, or none
         self._heard: dict[str, int] = {}
+
+    @property
+    def _listening(self) -> Link | None:
+        return next(iter(self._listeners[:]), None)
 
     def watch(self, name: str, owner: str, timeout: float) -> bool:
         if "watch" not in self.capabilities.verbs:
             raise NotSupported("listen=off: waiters poll")
         deadline = time.monotonic() + timeout
-        with self._changed:
-            self._watchers += 1
+        me = _Watcher()
         try:
+            with self._lock:
+                self._watchers.add(ref(me, self._watchers.discard))
             while not self.pooled:
-                if not self._read(deadline, lambda: self._listening is not None or self.pooled):
+                if not self._read(me, deadline, lambda: self._listening is not None or self.pooled):
                     return False
                 link, count = self._listening, self._heard.get(name, 0)
                 if not step(self.verbs.is_held(name, owner, max(deadline - time.monotonic(), 0.05))):
                     return True
-                if not self._read(deadline, partial(self._has_news, name, count, link)):
+                if not self._read(me, deadline, partial(self._has_news, name, count, link)):
                     return False
                 if self._listening is link:  # it was told: the grant that the note names has ended
                     return True
         finally:
-            with self._changed:
-                self._watchers -= 1
-                last = None
-                if not self._watchers and not self._reading:
-                    last, self._listening, self._heard = self._listening, None, {}
+            last = None
+            with self._lock:
+                self._watchers.discard(ref(me))
+                if not self._watchers and self._listeners:
+                    last, self._heard = self._listeners.pop(), {}
             if last is not None:
                 step(self.verbs.unlisten(last, self.listen_pool))
         return step(self.verbs.poll(name, owner, deadline))
@@ -248,35 +258,56 @@ class PostgresDriver(Driver):
     def _has_news(self, name: str, count: int, link: Link | None) -> bool:
         return self._heard.get(name, 0) != count or self._listening is not link
 
-    def _read(self, deadline: float, come: Callable[[], object]) -> bool:
+    def _read(self, me: _Watcher, deadline: float, come: Callable[[], object]) -> bool:
         """Wait until something has come; return False at the deadline."""
-        while True:
-            with self._changed:
-                while self._reading and not come():
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return False
-                    self._changed.wait(left)
-                if come():
-                    return True
-                if time.monotonic() >= deadline:
+        try:
+            self._line.append(ref(me))
+            while not come():
+                left = deadline - time.monotonic()
+                if left <= 0:
                     return False
-                self._reading = True
-            payloads: Sequence[str] = ()
-            link = self._listening
-            try:
-                if link is None:
-                    link = step(self.verbs.listen(self.listen_pool, deadline))
-                    self.pooled = link is None
-                elif link.has_come(max(0.0, deadline - time.monotonic())):
-                    payloads = link.notified()
-            except OperationalError:  # gone: listen anew, and look again at everything
-                if link is not None:
-                    self.listen_pool.drop(link)
-                link = None
-            finally:
-                with self._changed:
-                    self._reading, self._listening = False, link
-                    for payload in payloads:
-                        self._heard[payload] = self._heard.get(payload, 0) + 1
-                    self._changed.notify_all()
+                if next(self._in_line(), None) is me:
+                    self._read_for_all(deadline)
+                else:
+                    me.bell.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+            return True
+        finally:
+            with contextlib.suppress(ValueError):
+                self._line.remove(ref(me))
+            self._ring()
+
+    def _in_line(self) -> Iterator[_Watcher]:
+        # one that was interrupted is in it no more
+        return (watcher for known in self._line.copy() if (watcher := known()) is not None)
+
+    def _ring(self) -> None:
+        """Let those in line look what has come, and who is the first."""
+        for watcher in self._in_line():
+            with contextlib.suppress(RuntimeError):  # it rings already
+                watcher.bell.release()
+
+    def _read_for_all(self, deadline: float) -> None:
+        link = self._listening
+        try:
+            if link is None:
+                link = step(self.verbs.listen(self.listen_pool, deadline))
+                self.pooled = link is None
+            elif link.has_come(max(0.0, deadline - time.monotonic())):
+                for payload in link.notified():
+                    self._heard[payload] = self._heard.get(payload, 0) + 1
+        except OperationalError:  # gone: listen anew, and look again at everything
+            if link is not None:
+                self.listen_pool.drop(link)
+            link = None
+        self._listeners[:] = [] if link is None else [link]
+        self._ring()
+
+
+class _Watcher:
+    """Somebody who waits, and a lock that wakes it: given back by whoever rings, and taken by it."""
+
+    __slots__ = ("__weakref__", "bell")
+
+    def __init__(self) -> None:
+        self.bell = threading.Lock()
+        self.bell.acquire()

@@ -26,16 +26,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+from weakref import ref
 
 from psycopg import OperationalError, pq
 from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
-from rota.errors import ConfigurationError, Unavailable
+from rota.errors import ConfigurationError, RotaError, Unavailable
 
 from ._wire import Statement
+
+T = TypeVar("T")
 
 #: Connections of one driver at the most, and of them the ones kept while idle.
 SIZE, IDLE = 10, 4
@@ -238,47 +241,101 @@ def _is_address(host: str) -> bool:
     return False
 
 
+class Promise:
+    """A connection that comes once, or why none does.
+
+    Whoever waits for it may be left by the handler of a signal with an exception (Ctrl-C), at any instruction. A
+    `concurrent.futures.Future` has a `threading.Condition`, which that can leave locked for good, and with it who brings the connection.
+    """
+
+    __slots__ = ("__weakref__", "_come", "tell")
+
+    def __init__(self) -> None:
+        self._come: SimpleQueue[Link | Exception] = SimpleQueue()
+        #: Called, by whoever brings it, when it is there.
+        self.tell: Callable[[], object] | None = None
+
+    def bring(self, what: Link | Exception) -> None:
+        """Hand over what has come."""
+        self._come.put(what)
+        if self.tell is not None:
+            self.tell()
+
+    def is_there(self) -> bool:
+        """Say whether it has come."""
+        return not self._come.empty()
+
+    def result(self, seconds: float) -> Link:
+        """Return the connection; wait for it at most so long.
+
+        Raises:
+            Empty: It has not come.
+            RotaError: There is none.
+        """
+        what = self._come.get(timeout=seconds)
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+
 class Pool:
-    """Connections for both faces. They are made by a thread each, so that a caller leaves at its deadline whatever the network does."""
+    """Connections for both faces. They are made by a thread each, so that a caller leaves at its deadline whatever the network does.
+
+    There is no lock: the handler of a signal may use the pool in the middle of any of this, and wait, or raise. Each step is one call of
+    a container; connections and promises are known weakly, so that what an interrupted caller had is closed, and nobody waits in its name.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
         self._closed = False
-        self._idle: list[Link] = []
-        self._open: set[Link] = set()
+        self._open: set[ref[Link]] = set()
         self.reset()
 
     def reset(self) -> None:
         """Forget all connections without a word to the server: for a forked child (L10), and to begin with."""
-        for link in list(self._open):
-            _of_the_parent.append(link.pgconn)
-            with contextlib.suppress(OSError):
-                os.close(link.fd)
-        self._lock = threading.Lock()
-        self._idle, self._open = [], set()
-        self._waiting: deque[Future[Link]] = deque()
-        self._dialling = 0
+        for known in self._open.copy():
+            link = known()
+            if link is not None:
+                _of_the_parent.append(link.pgconn)
+                with contextlib.suppress(OSError):
+                    os.close(link.fd)
+        self._open = set()
+        self._idle: deque[Link] = deque()
+        self._waiting: deque[ref[Promise]] = deque()
+        self._dialling: set[threading.Thread] = set()
 
-    def take(self, urgent: bool = False) -> Link | Future[Link]:
+    def take(self, urgent: bool = False) -> Link | Promise:
         """Return an idle connection, or a promise of one. Renewals are urgent: they pass those who wait, and the limit of connections."""
-        with self._lock:
-            if self._closed:
-                raise Unavailable("the client is closed")
-            while self._idle:
-                link = self._idle.pop()
-                if not link.has_come(0.0):  # the server's goodbye, the end, or a changed setting
-                    return link
-                self._open.discard(link)
-                link.close()
-            promise: Future[Link] = Future()
-            (self._waiting.appendleft if urgent else self._waiting.append)(promise)
-            if self._dialling < len(self._waiting) and (urgent or len(self._open) + self._dialling < SIZE):
-                self._dial()
-            return promise
+        while (link := self._next(self._idle)) is not None and not self._closed:
+            if not link.has_come(0.0):  # the server's goodbye, the end, or a changed setting
+                return link
+            self._end(link)
+        promise = Promise()
+        (self._waiting.appendleft if urgent else self._waiting.append)(ref(promise))
+        self._hand_out()  # what was given back since we looked
+        if self._closed:  # looked at behind that: whoever closes it looks the other way round
+            raise Unavailable("the client is closed")
+        if len(self._dialling) < len(self._waiting):
+            self._dial(len(self._open) + SIZE if urgent else SIZE)
+        return promise
 
-    def _dial(self) -> None:
-        self._dialling += 1
-        threading.Thread(target=self._dialled, name="rota-postgres-connect", daemon=True).start()
+    def _dial(self, most: int = SIZE) -> None:
+        """Begin to connect, if there are no more connections then than that."""
+        thread = threading.Thread(target=self._dialled, name="rota-postgres-connect", daemon=True)
+        try:
+            self._dialling.add(thread)
+            if len(self._open) + len(self._dialling) > most:
+                self._dialling.discard(thread)
+                return
+            thread.start()
+        except BaseException as error:
+            self._dialling.discard(thread)
+            if isinstance(error, RuntimeError) and "new thread" in str(error):
+                raise Unavailable(f"no connection: {error}") from error
+            if isinstance(error, RuntimeError) and error.__context__ is not None:
+                # of an interrupt at one place in its wait for the thread `threading` makes "release unlocked lock"
+                raise error.__context__ from None
+            raise
 
     def _dialled(self) -> None:
         link = error = None
@@ -286,55 +343,78 @@ class Pool:
             link = dial(self._options)
         except Exception as failed:
             error = failed
-        with self._lock:
-            self._dialling -= 1
-            if link is not None:
-                self._open.add(link)
-            elif self._waiting and error is not None:
-                self._waiting.popleft().set_exception(error)
-                if self._waiting and not self._dialling and not self._open:
-                    self._dial()
+        if link is not None:
+            self._open.add(ref(link, self._open.discard))
+        self._dialling.discard(threading.current_thread())
         if link is not None:
             self.give(link)
+        elif error is not None:
+            promise = self._next_in_line()
+            if promise is not None:
+                promise.bring(error)
+            if self._waiting and not self._dialling and not self._open:
+                with contextlib.suppress(Unavailable):
+                    self._dial()
+
+    @staticmethod
+    def _next(of: deque[T]) -> T | None:
+        """Take the newest; None if there is none."""
+        try:
+            return of.pop()
+        except IndexError:
+            return None
+
+    def _next_in_line(self) -> Promise | None:
+        """Return who has waited longest, who waits no more; None if nobody waits."""
+        while self._waiting:
+            with contextlib.suppress(IndexError):  # another thread, or a handler, took it
+                promise = self._waiting.popleft()()
+                if promise is not None:
+                    return promise
+        return None
+
+    def _hand_out(self) -> None:
+        """Bring idle connections to those who wait."""
+        while self._waiting and (link := self._next(self._idle)) is not None:
+            promise = self._next_in_line()
+            if promise is None:
+                self._idle.append(link)
+            else:
+                promise.bring(link)
+
+    def _end(self, link: Link) -> None:
+        self._open.discard(ref(link))
+        link.close()
 
     def give(self, link: Link) -> None:
         """Hand a connection to who waits for one, or keep it."""
-        with self._lock:
-            if link not in self._open:  # made before a fork
-                return
-            if self._waiting and not self._closed:
-                self._waiting.popleft().set_result(link)
-            elif len(self._idle) < IDLE and not self._closed:
-                self._idle.append(link)
-            else:
-                self._open.discard(link)
-                link.close()
+        if ref(link) not in self._open:  # made before a fork
+            return
+        self._idle.append(link)
+        if not self._closed:
+            self._hand_out()
+        while len(self._idle) > (0 if self._closed else IDLE) and (idle := self._next(self._idle)) is not None:
+            self._end(idle)
 
     def drop(self, link: Link) -> None:
         """Throw a connection away."""
-        with self._lock:
-            if link in self._open:
-                self._open.discard(link)
-                link.close()
-            if self._waiting and not self._dialling:
+        if ref(link) in self._open:
+            self._end(link)
+        if self._waiting and not self._dialling:
+            with contextlib.suppress(Unavailable):
                 self._dial()
 
-    def leave(self, promise: Future[Link]) -> None:
+    def leave(self, promise: Promise) -> None:
         """Wait for a promise no longer."""
-        with self._lock:
-            if promise in self._waiting:
-                self._waiting.remove(promise)
-                return
-        if promise.done() and promise.exception() is None:
-            self.give(promise.result())
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(ref(promise))
+        with contextlib.suppress(Empty, RotaError):
+            self.give(promise.result(0.0))
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed when they are given back."""
-        with self._lock:
-            self._closed = True
-            for link in self._idle:
-                self._open.discard(link)
-                link.close()
-            self._idle = []
-            while self._waiting:
-                self._waiting.popleft().set_exception(Unavailable("the client is closed"))
+        self._closed = True
+        while (link := self._next(self._idle)) is not None:
+            self._end(link)
+        while (promise := self._next_in_line()) is not None:
+            promise.bring(Unavailable("the client is closed"))

@@ -12,7 +12,6 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from psycopg import OperationalError, errors, pq
@@ -22,7 +21,7 @@ from rota import rules
 from rota.backend import LEASE, WINDOW, Answer, Claim, Now, Override, Record, Renewal, Renewed, Settled, Settlement, WriteBack
 from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 
-from ._link import Late, Link, Pool, in_line
+from ._link import Late, Link, Pool, Promise, in_line
 from ._sql import Statements
 from ._wire import Statement, answer, decode, record, texts
 
@@ -50,7 +49,7 @@ class Verbs(ABC):
     suspends: bool
 
     @abstractmethod
-    async def come(self, pool: Pool, promise: Future[Link], deadline: float) -> Link:
+    async def come(self, pool: Pool, promise: Promise, deadline: float) -> Link:
         """Wait for a connection; give its promise back, and raise, at the deadline."""
 
     @abstractmethod

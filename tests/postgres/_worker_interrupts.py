@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""A process of test_interrupts.py, started by path: a signal comes at each line, in turn, of what the driver does for a body.
+
+Arguments: the URL, and what the handler does: ``raise`` an exception, or ``use`` the client. Says ``N points`` at the end. A deadlock ends
+the process with a traceback.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import sys
+import time
+import uuid
+from collections import Counter
+from linecache import getline
+from threading import Thread
+from types import FrameType
+from typing import Any
+
+import rota
+
+faulthandler.dump_traceback_later(100, exit=True)
+logging.disable(logging.CRITICAL)
+URL, DOES = sys.argv[1:]
+NAME = f"interrupts-{uuid.uuid4().hex}"
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, and nobody else's."""
+
+
+def body(client: rota.Client, point: int) -> None:
+    name = f"{NAME}-{point}"  # another each time: who is finishing the last one is not to be waited for
+    with client.lease(name):
+        pass
+    client.try_lease(f"{NAME}-held", wait=0.02)
+
+
+def at(point: int, client: rota.Client) -> bool:
+    """Run the body, and let it happen at the so manieth line; return whether there are so many."""
+    passed = 0
+    seen: Counter[object] = Counter()
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal passed
+        if "rota_postgres" not in frame.f_code.co_filename:
+            return trace if "/rota/" in frame.f_code.co_filename else None
+        # not where a with block is left: no signal handler runs between its end and the release of its lock
+        if event in ("line", "return") and not getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+            seen[frame.f_code, frame.f_lineno] += 1
+            passed += seen[frame.f_code, frame.f_lineno] <= 2  # what is done over and over is the same
+            if passed == point:
+                sys.settrace(None)
+                if DOES == "raise":
+                    raise Interrupt
+                client.try_lease(f"{NAME}-handler-{point}").release()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        body(client, point)
+    except Interrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return passed >= point
+
+
+with rota.connect(URL, timeout=2) as other, other.lease(f"{NAME}-held", ttl=200), rota.connect(URL, timeout=2) as client:
+    point = 1
+    while at(point, client):
+        point += 1
+    gc.collect()
+    assert client.flush(20), "unsaid"
+    client.try_lease(f"{NAME}-held", wait=0.02)  # the next one that waits cleans up what an interrupted one left
+    driver: Any = client.driver
+    assert (driver._watchers, driver._listeners) == (set(), [])
+
+    def hold(number: int) -> None:
+        with client.lease(f"{NAME}-after-{number}"):
+            time.sleep(0.01)
+
+    threads = [Thread(target=hold, args=(number,)) for number in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    open_ = [link for known in driver.pool._open if (link := known()) is not None]
+    assert sorted(map(id, open_)) == sorted(map(id, driver.pool._idle)), "a connection is nobody's"
+    assert not driver.pool._dialling
+print(f"{point} points")
