@@ -344,6 +344,35 @@ def test_a_waiter_is_woken_at_once_and_asks_little(victim: Postgres, name: str, 
     assert min(waited) < 0.25, waited
 
 
+@pytest.mark.parametrize("face", ["blocking", "async"])
+@pytest.mark.by_the_clock
+def test_closing_wakes_those_who_wait(victim: Postgres, name: str, face: str) -> None:
+    """L8: they are told at once, and not when the longest watch is over."""
+    noted = f"SELECT waited = token FROM rota WHERE name = '{name}'"
+
+    async def wait_async() -> None:
+        async with rota.connect_async(victim.url("app")) as client:
+            waiting = asyncio.ensure_future(client.try_lease(name, wait=20))
+            await asyncio.to_thread(wait_until, lambda: victim.sql(noted) == "t")
+            await client.close()
+            await asyncio.wait_for(waiting, 3)
+
+    def wait_blocking() -> None:
+        with ThreadPoolExecutor() as pool, rota.connect(victim.url("app")) as client:
+            waiting = [pool.submit(client.try_lease, name, wait=20) for _ in range(3)]
+            wait_until(lambda: victim.sql(noted) == "t")
+            client.close()
+            for each in waiting:
+                each.exception(3)
+            waiting[0].result()
+
+    with rota.connect(victim.url("app")) as holder, holder.lease(name), pytest.raises(rota.Unavailable, match="closed"):
+        if face == "async":
+            asyncio.run(wait_async())
+        else:
+            wait_blocking()
+
+
 def test_waiters_behind_a_pooler(victim: Postgres, name: str) -> None:
     """Without a direct connection they poll, and disturb no other session; with ``listen=`` they are woken."""
     from urllib.parse import quote

@@ -164,3 +164,6 @@ class AsyncPostgresDriver(AsyncDriver):
         link = self._stop_hearing()
         if link is not None:
             self._driver.listen_pool.drop(link)
+        for events in self._watchers.values():  # they would listen anew, and are told that it is closed
+            for event in events:
+                event.set()

@@ -206,6 +206,8 @@ class PostgresDriver(Driver):
     def close(self) -> None:
         self.pool.close()
         self.listen_pool.close()
+        for link in self._listeners.copy():
+            link.break_off()  # whoever reads it is told at once, not when there is news
 
     def after_fork(self) -> None:
         self.pool.reset()

@@ -115,6 +115,11 @@ class Link:
             found.append(notification.extra.decode())
         return found
 
+    def break_off(self) -> None:
+        """Have whoever waits for something to read, perhaps on another thread, be told that it has ended."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.fd)) as copied:
+            copied.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close it; never waits, since the socket is non-blocking."""
         self.pgconn.finish()
