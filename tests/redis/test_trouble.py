@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -301,6 +303,47 @@ def test_what_is_no_answer_of_redis_is_an_outage_and_no_fault_of_ours(face: Any,
         threading.Thread(target=serve, daemon=True).start()
         client = face.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0", timeout="300ms")
         assert face.do(client.try_lease(name, on_unavailable="skip")).verdict == "unavailable"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    "parts", [[b">2\r\n$1\r\nx\r\n*0\r\n", b"%b"], [b"%b" + b"*2\r\n$1\r\n0\r\n"], [b"%b*2\r\n", b"$1\r\n0\r\n$1\r\n0\r\n"]]
+)
+def test_what_nobody_asked_for_is_no_answer_to_the_next_request(face: Any, parts: list[bytes]) -> None:
+    """L1: a push of RESP3 before the answer, and what somebody in between adds behind it. A grant of another name would be believed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        seconds = itertools.count(1)
+
+        def serve(connection: socket.socket) -> None:
+            asked = Taker()
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while True:
+                    asked.more(connection.recv(65536))
+                    while (found := asked()) is not None:
+                        if found[0][0] != b"TIME":
+                            connection.sendall(b"+OK\r\n")
+                            continue
+                        answer = b"*2\r\n$1\r\n%d\r\n$1\r\n0\r\n" % next(seconds)
+                        for part in parts:
+                            connection.sendall(part.replace(b"%b", answer))
+                            time.sleep(0.02)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        client = face.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0")
+
+        async def after_a_while() -> object:
+            answer = await client._engine.io.now(5.0)
+            await asyncio.sleep(0.05)  # by then the loop has read what else came
+            return answer
+
+        ask = after_a_while if face.kind == "async" else lambda: client.driver.now(5.0)
+        assert [face.do(ask()) for _ in range(4)] == [(second * SECOND, second * SECOND) for second in range(1, 5)]
         server.shutdown(socket.SHUT_RDWR)
 
 

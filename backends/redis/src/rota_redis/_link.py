@@ -158,7 +158,8 @@ class AsyncLine(Line):
 
     def is_quiet(self) -> bool:
         # the socket is asked too: a loop that was busy has not read yet that the server has closed it
-        return not self._reader.at_eof() and self._reader.exception() is None and not self._readable(0)
+        reader = self._reader
+        return not reader.at_eof() and not reader._buffer and reader.exception() is None and not self._readable(0)
 
     def close(self) -> None:
         self.connection._close()
@@ -223,7 +224,10 @@ class Link(ABC):
         finally:
             if waits:
                 self.waiting.discard(line)
-        self.give(address, line)
+        if len(replies) == count and line.taker.is_empty:
+            self.give(address, line)
+        else:
+            line.close()  # whoever answers more than was asked: the rest would be taken for the answer to the next request
         return replies
 
     async def take(self, address: Address, deadline: float, sentinel: bool = False) -> Line:

@@ -10,6 +10,9 @@ from redis.exceptions import InvalidResponse, ResponseError
 #: A reply, or the error that came in its place.
 Reply = Any
 
+#: How what RESP3 may send at any time begins, which is the answer to nothing.
+PUSH = ord(">")
+
 
 class Taker:
     """Takes whole replies out of what was received so far."""
@@ -33,16 +36,22 @@ class Taker:
 
     def __call__(self) -> tuple[Reply] | None:
         """Take the next reply; None if it is not whole yet."""
-        if self._at >= len(self._data):
-            return None
-        try:
-            found = _parse(self._data, self._at)
-        except (ValueError, RecursionError) as error:
-            raise InvalidResponse(f"not an answer of Redis: {self._data[self._at : self._at + 40]!r}") from error
-        if found is None:
-            return None
-        self._at = found[1]
-        return (found[0],)
+        while self._at < len(self._data):
+            try:
+                found = _parse(self._data, self._at)
+            except (ValueError, RecursionError) as error:
+                raise InvalidResponse(f"not an answer of Redis: {self._data[self._at : self._at + 40]!r}") from error
+            if found is None:
+                return None
+            is_push, self._at = self._data[self._at] == PUSH, found[1]
+            if not is_push:
+                return (found[0],)
+        return None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was received is taken."""
+        return self._at >= len(self._data)
 
 
 def _parse(data: bytes, at: int) -> tuple[Reply, int] | None:
