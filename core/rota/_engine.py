@@ -79,9 +79,11 @@ class Engine(Generic[G]):
         make_label: Callable[[], str],
         clock: Callable[[], float],
         timeout: float,
+        prefix: str = "",
     ) -> None:
         self.driver = driver
         self.io = io
+        self.prefix = prefix
         self.clock = clock
         self.timeout = timeout
         self.grant_type = grant_type
@@ -376,9 +378,10 @@ class Engine(Generic[G]):
                 first = f"give its schedule ({record.schedule}), " if record.schedule else "give its planned instant, "
             elif record.kind == LEASE:
                 first = "give no schedule, "
+            name = ask.name.removeprefix(self.prefix)  # as it was given, and as the operator's commands take it
             raise ConfigurationError(
-                f"{ask.name!r} is kept as {kinds.get(record.kind, record.kind)}, not as {kinds.get(ask.kind, ask.kind)}:"
-                f" {first}use another name, or forget it: rota forget {ask.name} (W8)"
+                f"{name!r} is kept as {kinds.get(record.kind, record.kind)}, not as {kinds.get(ask.kind, ask.kind)}:"
+                f" {first}use another name, or forget it: rota forget {name} (W8)"
             )
         ahead = False
         if verdict == HANDLED and record is not None and record.mark is not None and now is not None:

@@ -85,7 +85,7 @@ class _Base(Generic[G]):
         if site:
             check_text(site, "site", 64)
         self.driver = driver
-        self._engine: Engine[G] = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout)
+        self._engine: Engine[G] = Engine(driver, io, grant_type, lambda: label(site), clock, self._timeout, self._prefix)
         self._asks: dict[Any, Any] = {}
         _engines.add(self._engine)
 

@@ -249,7 +249,7 @@ def test_the_commands_environment_names_the_run(cli):
         return dict(line.split("=", 1) for line in ended.stdout.splitlines())
 
     lease = found()
-    assert lease == {"ROTA_NAME": "billing/job", "ROTA_TOKEN": str(cli.record("billing/job").token), "ROTA_ATTEMPT": "1"}
+    assert lease == {"ROTA_NAME": "job", "ROTA_TOKEN": str(cli.record("billing/job").token), "ROTA_ATTEMPT": "1"}
     with cli.client() as client:
         client.driver.forget("billing/job", 5.0)
     window = found("--cron", "30 2 1 1 *", "--tz", "Asia/Kolkata")

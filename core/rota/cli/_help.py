@@ -49,8 +49,9 @@ seconds since the epoch. --on-unavailable can be set in the environment as
 ROTA_ON_UNAVAILABLE, and so on. Whoever may run ps sees the command line: name
 a URL with a password by ROTA_URL.
 
-The command finds ROTA_NAME, ROTA_TOKEN (fencing; not there when it runs without
-the store), ROTA_SLOT_START, ROTA_SLOT_END and ROTA_ATTEMPT. TERM, INT, HUP,
+The command finds ROTA_NAME (NAME, without the URL's prefix=), ROTA_TOKEN
+(fencing; not there when it runs without the store), ROTA_SLOT_START,
+ROTA_SLOT_END and ROTA_ATTEMPT. TERM, INT, HUP,
 QUIT, USR1, USR2 and WINCH are passed on to it.
 
 {codes}

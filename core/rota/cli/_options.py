@@ -121,7 +121,8 @@ class RunOptions:
     """What ``rota run`` was asked for.
 
     Attributes:
-        name: The name.
+        name: The name, as it was typed.
+        prefix: What the library puts before it, as the URL says; empty until that was read.
         command: The command and its arguments, untouched.
         kind: ``l`` lease, ``o`` once, ``s`` window by schedule, ``p`` window with a planned instant.
         url: The store's URL; empty for the default file.
@@ -150,6 +151,7 @@ class RunOptions:
         "jitter",
         "kind",
         "name",
+        "prefix",
         "quiet",
         "site",
         "standby",
@@ -174,6 +176,7 @@ class RunOptions:
         self._found = found = read(given[:cut], dashed=self.command[0].startswith("-"))
         self._schedule_from_environment()
         self.name: str = found["name"]
+        self.prefix = ""
         planned = self._planned()
         self.kind = self._kind(planned)
         self._check_when(planned)
@@ -265,6 +268,11 @@ class RunOptions:
         name, equals, rest = message.partition("=")
         option = _BY_FLAG.get("--" + name.replace("_", "-"))
         return message if option is None or not equals else f"{self._source(option)}={rest}"
+
+    def by_name(self, message: str) -> str:
+        """Return a message of the library, which has the URL's prefix before the name, with the name as it was typed."""
+        full = self.prefix + self.name
+        return message.removeprefix(self.prefix) if message.startswith(f"{full}: ") else message.replace(repr(full), repr(self.name))
 
     def _check_when(self, planned: str | None) -> None:
         """Refuse values under the name by which they were written, before the schedule does it under its own."""

@@ -79,7 +79,7 @@ def run(given: list[str]) -> int:
         return _no_room(options, error.strerror)
     except RotaError as error:
         if type(error) is ConfigurationError:
-            raise ConfigurationError(options.as_typed(str(error))) from error
+            raise ConfigurationError(options.by_name(options.as_typed(str(error)))) from error
         if type(error) is not RotaError:
             raise
         return _no_room(options, str(error))  # a thread can't be started
@@ -135,6 +135,7 @@ class _Run:
             self._note(line)
 
         client = connect(store(options.url, options.site), timeout=options.timeout)
+        options.prefix = client._prefix
         if not options.url:
             self._note(
                 f"only this host is coordinated, by the file {getattr(client.driver, 'path', '')}: for more, name a store with --url"
@@ -172,21 +173,22 @@ class _Run:
             code = {"late": _codes.LATE, "early": _codes.EARLY}.get(verdict, _codes.UNAVAILABLE)
         self._say_held_back()
         if code or not options.quiet:
-            line = refused.reason if mark_ahead else f"skipped: {refused.reason}"
-            say(line, "skipped", name=refused.name, verdict=verdict, how="mark-ahead" if mark_ahead else how or None)
+            reason = options.by_name(refused.reason)
+            line = reason if mark_ahead else f"skipped: {reason}"
+            say(line, "skipped", name=options.name, verdict=verdict, how="mark-ahead" if mark_ahead else how or None)
         return code, "rota"
 
     # -- run
 
     def _work(self, client: Client, grant: Grant) -> tuple[int, str]:
         self._say_held_back()
-        slot, missed = grant.slot, grant.missed
-        if missed.count and not self._options.quiet:
+        options, slot, missed = self._options, grant.slot, grant.missed
+        if missed.count and not options.quiet:
             what = "slot before this one was" if str(missed) == "1" else "slots before this one were"
-            say(f"{grant.name}: {missed} {what} not handled", "missed", name=grant.name, count=missed.count, exact=missed.exact)
+            say(f"{options.name}: {missed} {what} not handled", "missed", name=options.name, count=missed.count, exact=missed.exact)
         tell(
             "granted",
-            name=grant.name,
+            name=options.name,
             token=grant.token,
             slot_start=None if slot is None else _iso(slot.start),
             slot_end=None if slot is None or slot.end is None else _iso(slot.end),
@@ -194,14 +196,14 @@ class _Run:
             degraded=grant.degraded,
         )
         self._feed(grant)
-        if grant.remaining() <= self._options.grace:
-            say(f"{grant.name}: not run: the lease was lost before the command could start", "lost", name=grant.name)
+        if grant.remaining() <= options.grace:
+            say(f"{options.name}: not run: the lease was lost before the command could start", "lost", name=options.name)
             return self._settle(client, grant, UNUSED, _codes.LOST), "rota"
-        failed = self._child.start(_environment(grant))
+        failed = self._child.start(_environment(options.name, grant))
         if failed:
-            command = self._options.command[0]
+            command = options.command[0]
             hint = "; for a line of shell write sh -c '...'" if " " in command or command in _SHELL_WORDS else ""
-            say(f"{grant.name}: {command!r} can't be run: {os.strerror(failed)}{hint}")
+            say(f"{options.name}: {command!r} can't be run: {os.strerror(failed)}{hint}")
             self._guard.close()
             return self._settle(
                 client, grant, UNUSED, _codes.NOT_FOUND if failed in (errno.ENOENT, errno.ENOTDIR) else _codes.CANNOT_RUN
@@ -262,36 +264,37 @@ class _Run:
     def _settle(self, client: Client, grant: Grant, result: str, code: int) -> int:
         """Say to the store how it ended, and to others what the store has of it; return the exit code."""
         code, recorded = self._record(client, grant, result, code)
-        tell("settled", name=grant.name, outcome=grant.outcome if recorded else "unrecorded")
+        tell("settled", name=self._options.name, outcome=grant.outcome if recorded else "unrecorded")
         return code
 
     def _record(self, client: Client, grant: Grant, result: str, code: int) -> tuple[int, bool]:
         """Say to the store how it ended; return the exit code, and whether the store has answered."""
+        options = self._options
         try:
             if result == UNUSED:
                 grant.unused()
-            elif self._options.kind == "l":
+            elif options.kind == "l":
                 grant.release()
             elif result == HANDLED:
                 grant.handled()
             else:
                 grant.failed()
         except LeaseLost as error:
-            say(str(error))
+            say(options.by_name(str(error)))
             return code or _codes.LOST, True
         except Unrecorded as error:
-            say(str(error))
+            say(options.by_name(str(error)))
             if not self._recorded_later(client, grant):
-                say(f"{grant.name}: given up: the store did not confirm the outcome")
+                say(f"{options.name}: given up: the store did not confirm the outcome")
                 return code or _codes.UNRECORDED, False
-            say(f"{grant.name}: it is recorded now: {grant.outcome}")
+            say(f"{options.name}: it is recorded now: {grant.outcome}")
         except RotaError as error:
-            say(f"{grant.name}: the outcome could not be recorded: {error}")
+            say(f"{options.name}: the outcome could not be recorded: {error}")
             return code or _codes.UNRECORDED, False
         if grant.degraded:
             return code, self._written_back(client, grant)
         if grant.outcome == GAVE_UP:
-            say(f"{grant.name}: gave up: attempt {grant.attempt} failed too, and the slot is closed")
+            say(f"{options.name}: gave up: attempt {grant.attempt} failed too, and the slot is closed")
         return code, not client._engine.keeper.keeps(grant._owner)
 
     def _written_back(self, client: Client, grant: Grant) -> bool:
@@ -299,7 +302,7 @@ class _Run:
         if grant.outcome != HANDLED:
             return False  # it is told of successes only
         if not client.flush(self._options.timeout):
-            say(f"{grant.name}: the store is still away, so nobody else knows that it is done")  # it was told to run nevertheless
+            say(f"{self._options.name}: the store is still away, so nobody else knows that it is done")  # it was told to run nevertheless
             client._engine.keeper.reset()  # it has had its time: the end of the client would give it as much once more
             return False
         return grant.outcome == HANDLED and "record" in client.driver.capabilities.verbs
@@ -314,17 +317,16 @@ class _Run:
 
     # -- words
 
-    @staticmethod
-    def _say_lost(client: Client, grant: Grant) -> None:
-        why = grant._lost or client._engine.heartbeat.trouble or "no renewal was confirmed in time"
-        say(f"{grant.name}: the lease could not be kept, so the command is stopped: {why}", "lost", name=grant.name)
+    def _say_lost(self, client: Client, grant: Grant) -> None:
+        name, why = self._options.name, grant._lost or client._engine.heartbeat.trouble or "no renewal was confirmed in time"
+        say(f"{name}: the lease could not be kept, so the command is stopped: {why}", "lost", name=name)
 
     def _say_who(self, client: Client, grant: Grant) -> None:
         """Say what the store tells of who took it; the command is gone, so that this may take its time."""
         with suppress(RotaError):
             record, _ = client.driver.read(grant._ask.name, self._options.timeout)
             if record is None or record.token != grant.token:
-                say(f"{grant.name}: {gone(record, grant.token)}")
+                say(f"{self._options.name}: {gone(record, grant.token)}")
 
     def _note(self, line: str) -> None:
         if not self._options.quiet:
@@ -335,7 +337,7 @@ class _Run:
             say(line)
 
     def _warn(self, name: str, message: str) -> None:
-        line = f"{name}: {message}"
+        line = self._options.by_name(f"{name}: {message}")
         if line not in self._said:
             self._said.add(line)
             if self._holds_back:
@@ -344,11 +346,11 @@ class _Run:
                 say(line)
 
 
-def _environment(grant: Grant) -> dict[str, str | None]:
+def _environment(name: str, grant: Grant) -> dict[str, str | None]:
     """Return the variables that the command gets; None takes one out that an outer `rota run` may have set."""
     slot = grant.slot
     return {
-        "ROTA_NAME": grant.name,
+        "ROTA_NAME": name,
         "ROTA_TOKEN": None if grant.token is None else str(grant.token),
         "ROTA_SLOT_START": None if slot is None else _iso(slot.start),
         "ROTA_SLOT_END": None if slot is None or slot.end is None else _iso(slot.end),

@@ -178,7 +178,8 @@ class Waiting:
     def _say(self, refused: Refused, what: str) -> None:
         if what != self._said and not self._options.quiet:
             self._said = what
-            say(f"{what}: {refused.reason}", "waiting", name=refused.name, verdict=refused.verdict)
+            options = self._options
+            say(f"{what}: {options.by_name(refused.reason)}", "waiting", name=options.name, verdict=refused.verdict)
 
     @staticmethod
     def _sleep(seconds: float) -> None:
