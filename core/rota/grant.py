@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from .backend import FAILED, HANDLED, LEASE, RELEASED, UNUSED, Record
+from .backend import FAILED, HANDLED, LEASE, RELEASED, UNUSED, WON, Record
 from .errors import LeaseLost, RotaError
 from .schedule import Missed, Slot
+from .verdict import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class BaseGrant:
     Keep it for as long as the work goes on: a grant that nobody refers to any more is renewed no longer, and ends by expiry.
 
     Attributes:
+        verdict: ``won``, as a `Refused` has another; what became of the work is ``outcome``.
         name: The full name, prefix included.
         slot: The slot that was won; None for a lease.
         record: The record as the claim left it; None when degraded.
@@ -59,6 +61,8 @@ class BaseGrant:
         "slot",
         "warnings",
     )
+
+    verdict = WON
 
     def __init__(
         self,
@@ -103,6 +107,17 @@ class BaseGrant:
 
     def __reduce_ex__(self, protocol: object) -> str:
         raise TypeError(f"{self.name}: a grant can't be copied or pickled: one of two would settle what the other still holds")
+
+    @property
+    def reason(self) -> str:
+        """What was won and when, and whether it goes on degraded and why, in one sentence without a full stop; see `Refused.reason`."""
+        record, slot = self.record, self.slot
+        what = f"{self.name}: {'it' if slot is None else f'the slot of {text(slot.start)}'}"
+        if record is None:
+            return f"{what} runs degraded: {'; '.join(self.warnings)}"
+        attempt = f", as attempt {record.attempts}" if slot is not None and record.attempts > 1 else ""
+        degraded = ", and goes on degraded, since its lease was lost" if self.degraded else ""
+        return f"{what} was won at {text(record.granted_at)}{attempt}{degraded}"
 
     @property
     def lost(self) -> bool:

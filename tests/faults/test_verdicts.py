@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""What a verdict says of itself, won or refused, on both faces."""
+
+from __future__ import annotations
+
+import rota
+
+HOURLY = rota.Every("1h")
+
+
+def test_a_verdict_that_was_won_says_so_as_a_refused_one_says_why_not(world):
+    world.clock.set("2026-01-01T09:20:00Z")
+    client = world.client()
+    for number, (take, slot) in enumerate(
+        (
+            (lambda name: client.try_lease(name), "it"),
+            (lambda name: client.try_window(name, HOURLY), "the slot of 2026-01-01T09:00:00Z"),
+            (lambda name: client.try_once(name, "1h"), "the slot of 2026-01-01T09:20:00Z"),
+        )
+    ):
+        name = f"{world.name}-{number}"
+        grant = take(name)
+        assert (grant.verdict, grant.reason) == ("won", f"{name}: {slot} was won at 2026-01-01T09:20:00Z")
+        assert take(name).verdict == "busy"
+        grant.failed()
+        assert grant.verdict == "won"  # what became of it is its outcome
+        again = take(name)
+        attempt = "" if slot == "it" else ", as attempt 2"
+        assert again.reason == f"{name}: {slot} was won at 2026-01-01T09:20:00Z{attempt}"
+        again.release()
+
+
+def test_a_grant_without_the_store_says_that_it_is_degraded_and_why(world):
+    """F2."""
+    world.clock.set("2026-01-01T09:20:00Z")
+    client = world.client()
+    client.try_lease("other").release()  # so that the store's time is known
+    client.driver.away(world.REFUSED)
+    for take, slot in (
+        (lambda: client.try_lease(world.name, on_unavailable="run"), "it"),
+        (lambda: client.try_window(world.name, HOURLY, on_unavailable="run"), "the slot of 2026-01-01T09:00:00Z"),
+    ):
+        grant = take()
+        assert grant.verdict == "won"
+        assert grant.reason.startswith(f"{world.name}: {slot} runs degraded: going ahead without the store: ")
+        assert "\n" not in grant.reason
+
+
+def test_a_grant_that_goes_on_without_its_lease_says_so(world):
+    """F2, ``on_lost="continue"``."""
+    grant = world.client().try_lease(world.name, on_lost="continue", ttl="10s")
+    at = grant.reason.rpartition(" ")[2]
+    world.clock.advance(60)
+    assert not grant.lost
+    assert (grant.verdict, grant.reason) == ("won", f"{world.name}: it was won at {at}, and goes on degraded, since its lease was lost")
