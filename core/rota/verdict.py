@@ -170,6 +170,14 @@ class Refused:
         """Raise `error`."""
         raise self.error()
 
+    if not TYPE_CHECKING:  # which is to go on finding the missing `if`
+
+        def _enter(self, *_: object) -> None:
+            """There is nothing to enter, and a body can't be skipped."""
+            raise TypeError(f"{self.reason}: test the verdict with `if` before `with`, or use lease(), window() or once(), which raise")
+
+        __enter__ = __exit__ = __aenter__ = __aexit__ = _enter
+
 
 def text(instant: int | None) -> str:
     """Return an instant as ISO 8601 in UTC: to the second where it is whole, else to the millisecond."""

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import pytest
 import rota
 
 HOURLY = rota.Every("1h")
@@ -53,3 +56,30 @@ def test_a_grant_that_goes_on_without_its_lease_says_so(world):
     world.clock.advance(60)
     assert not grant.lost
     assert (grant.verdict, grant.reason) == ("won", f"{world.name}: it was won at {at}, and goes on degraded, since its lease was lost")
+
+
+@pytest.mark.parametrize("manner", ["with", "async with", "stack"])
+def test_a_refused_verdict_that_is_entered_says_to_test_it_first(world, manner):
+    client = world.client()
+    grant = client.try_lease(world.name)
+    refused = client.try_lease(world.name)
+    assert not refused
+
+    def enter():
+        if manner == "stack":
+            contextlib.ExitStack().enter_context(refused)
+        elif manner == "with":
+            with refused:
+                raise AssertionError("the body of what was refused")
+        else:
+            coroutine = enter_async()
+            with contextlib.suppress(StopIteration):
+                coroutine.send(None)
+
+    async def enter_async():
+        async with refused:
+            raise AssertionError("the body of what was refused")
+
+    with pytest.raises(TypeError, match=f"{world.name}: .* has held it since .*: test the verdict with `if` before `with`, or .* raise"):
+        enter()
+    grant.release()
