@@ -77,6 +77,7 @@ def test_dv21_a_keepalive_without_a_ttl_means_lost(etcd: Etcd, name: str, driver
         etcd.do("kv/put", key=b"x", value=b"", lease=number)
 
 
+@pytest.mark.by_the_clock
 def test_dv21_a_lease_outlives_two_restarts_of_the_leader(name: str, connect: Callable[..., rota.Client]) -> None:
     """DV-21 b."""
     with EtcdEnsemble() as ensemble:

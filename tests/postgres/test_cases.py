@@ -73,6 +73,7 @@ def start() -> Iterator[Callable[..., Process]]:
 
 
 @pytest.mark.parametrize("offset", ["+180s", "+1d", "-1d"])
+@pytest.mark.by_the_clock
 def test_a_wrong_local_clock_decides_nothing(prepared: Server, start: Callable[..., Process], name: str, offset: str) -> None:
     """DV-10: a node minutes or days off neither finds a held lease expired, nor a later slot."""
     right, wrong = start(prepared.url("app")), start(prepared.url("app"), offset)

@@ -165,6 +165,7 @@ def test_dv23_a_child_settles_no_grant_of_its_parent(program: Any, tmp_path: Any
     program(CHILD_SETTLES, f"sqlite://{tmp_path}/rota.db", "fork", state).end()
 
 
+@pytest.mark.by_the_clock
 def test_dv23_the_heartbeat_survives_an_outage_of_a_fifth_of_the_ttl(live: Any) -> None:
     """L6, F1: the store is away for several renewals; they go on when it is back, without a word to the holder."""
     client = live.client()
@@ -180,6 +181,7 @@ def test_dv23_the_heartbeat_survives_an_outage_of_a_fifth_of_the_ttl(live: Any) 
 
 
 @blocking
+@pytest.mark.by_the_clock
 def test_dv23_acquired_in_one_thread_released_in_another(live: Any) -> None:
     """L11: nothing of a grant is bound to the thread that won it."""
     client, grants = live.client(), []

@@ -90,6 +90,7 @@ def test_short_leases_do_not_shorten_the_calls_for_long_ones() -> None:
     client.close()
 
 
+@pytest.mark.by_the_clock
 def test_an_on_lost_function_that_gets_no_thread_ends_no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     """L11: it waits for the next one that is told."""
     client = rota.connect("memory://")
