@@ -199,6 +199,7 @@ class Engine(Generic[G]):
                 raise Unavailable("the client is closed")
             ready = clock()  # when the next request can be sent; one that is sent later only has less time left (L5)
             if breaker.pause and not breaker.admits(ready):
+                await self.call(io.sleep, 0)  # a task that asks again and again must let the loop take the answer that it hopes for
                 return unavailable(self, ask, Unavailable("the store did not answer a moment ago, and is asked again in a moment (F4)"))
             # a fresh id each time: an earlier one may be unknown still, and then the keeper is finishing it (L7)
             owner = os.urandom(16).hex()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -404,6 +405,24 @@ def test_a_breaker_keeps_claims_from_waiting_and_guards_no_settlement(live: Any,
             return None
 
     live.until(claims).release()
+
+
+@on_loop
+def test_a_task_that_asks_on_and_on_does_not_keep_the_answer_from_its_loop(live: Any) -> None:
+    """F4: what fails at once lets the loop run, or else the one claim that is let through is never answered."""
+
+    async def main() -> None:
+        client = live.async_client(timeout=0.3)
+        client.driver.away()
+        assert not await client.try_lease(live.name, on_unavailable="skip")
+        for policy in ("skip", "run", "raise"):
+            ran: list[str] = []
+            asyncio.get_running_loop().call_soon(ran.append, policy)
+            with contextlib.suppress(Unavailable):
+                await client.try_lease(live.name, on_unavailable=policy)
+            assert ran == [policy]
+
+    asyncio.run(main())
 
 
 def test_unavailable_and_busy_and_skip_are_told_apart(world: Any) -> None:
