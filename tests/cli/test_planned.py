@@ -81,6 +81,31 @@ def test_a_job_started_by_hand_has_no_planned_instant_and_runs_the_slot_of_the_s
     assert datetime.fromisoformat(ended.stdout.strip()).timestamp() in (before, before + 60)
 
 
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ({"ROTA_JOB_NAME": "nightly-manual"}, "ROTA_JOB_NAME=nightly-manual does not end as a CronJob's Job does, with -MINUTES"),
+        (
+            {"ROTA_POD_NAME": f"nightly-{MINUTE}-abcde"},
+            f"ROTA_POD_NAME=nightly-{MINUTE}-abcde does not end as a pod of a CronJob's Job does, with -MINUTES-XXXXX",
+        ),
+        (
+            {"ROTA_JOB_NAME": "nightly-20260226"},
+            "ROTA_JOB_NAME=nightly-20260226: minute 20260226 since 1970 does not lie",
+        ),
+        ({}, "ROTA_PLANNED, ROTA_JOB_NAME and ROTA_POD_NAME are not set, and this host's name "),
+    ],
+    ids=["job", "pod", "date", "none"],
+)
+def test_what_was_passed_over_is_named_and_why(cli, env, why):
+    for options, code in ((AUTO, 0), (("other", "--planned", "auto"), 2)):
+        ended = cli.shell(*options, script=":", env=env)
+        assert (ended.returncode, ended.stderr.count("\n")) == (code, 1)
+        assert why in ended.stderr
+        if "POD" in why:
+            assert "of bcdfghjklmnpqrstvwxz2456789" in ended.stderr
+
+
 def test_the_host_is_called_like_its_pod(monkeypatch):
     """Kubernetes gives a pod's containers its name as their host's."""
     for name in ("ROTA_PLANNED", "ROTA_PLANNED_FILE", "ROTA_JOB_NAME", "ROTA_POD_NAME"):
@@ -92,7 +117,8 @@ def test_the_host_is_called_like_its_pod(monkeypatch):
         ("localhost", None),
     ):
         monkeypatch.setattr(_planned.os, "uname", lambda host=host: type("Uname", (), {"nodename": host}))
-        assert _planned.find() == (None if expected is None else (expected, "the host's name"))
+        instant, where = _planned.find()
+        assert (instant, where == "the host's name") == (expected or "", expected is not None)
 
 
 def test_minutes_far_from_now_are_a_number_in_a_name(monkeypatch):
@@ -100,7 +126,7 @@ def test_minutes_far_from_now_are_a_number_in_a_name(monkeypatch):
     now = int(time.time()) // 60
     for minute, counts in ((now, True), (now - 366 * 1440 - 3, False), (now - 365 * 1440, True), (now + 1500, False)):
         monkeypatch.setenv("ROTA_JOB_NAME", f"nightly-{minute}")
-        assert (_planned.find() is not None) == counts
+        assert bool(_planned.find()[0]) == counts
 
 
 def test_options_of_either_case_may_be_given(cli):

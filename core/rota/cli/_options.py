@@ -229,20 +229,19 @@ class RunOptions:
 
         from ._planned import find
 
-        found = find()
-        if found is None:
+        found, where = find()
+        if not found:
             if self._found["cron"] is None and self._found["every"] is None:
                 raise ConfigurationError(
-                    "--planned auto found no planned instant, neither in ROTA_PLANNED nor in the name of the Job or its pod:"
-                    " without --cron or --every there is no other slot to run"
+                    f"--planned auto found no planned instant: {where}: without --cron or --every there is no other slot to run"
                 )
-            say("no planned instant was found (ROTA_PLANNED, the name of the Job): the slot is the one of the store's time", "unplanned")
+            say(f"no planned instant was found: {where}: the slot is the one of the store's time", "unplanned")
             return None
         try:
-            instant(found[0], found[1])
+            instant(found, where)
         except ConfigurationError as error:
             raise ConfigurationError(f"--planned auto: {error}") from error
-        return found[0]
+        return found
 
     def _kind(self, planned: str | None) -> str:
         found = self._found

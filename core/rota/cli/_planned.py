@@ -19,14 +19,17 @@ _FILE, _ANNOTATION = "/etc/podinfo/annotations", "batch.kubernetes.io/cronjob-sc
 #: Eight digits are minutes of the years 1989 to 2160. Of a name made by hand they may be a date, which is read as a year around 2008.
 _IN_JOB_NAME = re.compile(r"-([0-9]{8})$")
 #: Behind them in a pod's name: the index, in an indexed Job, and five random letters of those that Kubernetes uses.
-_IN_POD_NAME = re.compile(r"-([0-9]{8})(?:-[0-9]+)?-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_IN_POD_NAME = re.compile(rf"-([0-9]{{8}})(?:-[0-9]+)?-[{_LETTERS}]{{5}}$")
+_JOB = "a CronJob's Job does, with -MINUTES (eight digits, since 1970)"
+_POD = f"a pod of a CronJob's Job does, with -MINUTES-XXXXX (eight digits, since 1970, and five of {_LETTERS})"
 _MINUTE = 60
 #: How far from this host's time minutes in a name may lie to be taken for that: a year back, a day ahead (minutes).
 _BACK, _AHEAD = 366 * 24 * 60, 24 * 60
 
 
-def find() -> tuple[str, str] | None:
-    """Return the instant as text, and where it was found; None where nothing tells.
+def find() -> tuple[str, str]:
+    """Return the instant as text, and where it was found; where nothing tells it, an empty text, and why what is there does not.
 
     Raises:
         ConfigurationError: A file or variable is there, and can't be read or holds something else.
@@ -42,19 +45,23 @@ def find() -> tuple[str, str] | None:
         return annotation, path or _FILE
     job = os.environ.get("ROTA_JOB_NAME", "").strip()
     if job:
-        return _from_name(_IN_JOB_NAME, job, "ROTA_JOB_NAME")
+        return _from_name(_IN_JOB_NAME, job, "ROTA_JOB_NAME", f"ROTA_JOB_NAME={job}", _JOB)
     pod = os.environ.get("ROTA_POD_NAME", "").strip()
     if pod:
-        return _from_name(_IN_POD_NAME, pod, "ROTA_POD_NAME")
-    return _from_name(_IN_POD_NAME, os.uname().nodename, "the host's name")
+        return _from_name(_IN_POD_NAME, pod, "ROTA_POD_NAME", f"ROTA_POD_NAME={pod}", _POD)
+    host = os.uname().nodename
+    unset = "ROTA_PLANNED, ROTA_JOB_NAME and ROTA_POD_NAME are not set, and this host's name"
+    return _from_name(_IN_POD_NAME, host, "the host's name", f"{unset} {host}", _POD)
 
 
-def _from_name(pattern: re.Pattern[str], name: str, where: str) -> tuple[str, str] | None:
+def _from_name(pattern: re.Pattern[str], name: str, where: str, shown: str, form: str) -> tuple[str, str]:
     found = pattern.search(name)
     if found is None:
-        return None
+        return "", f"{shown} does not end as {form}"
     minutes, now = int(found[1]), int(time.time()) // _MINUTE
-    return (str(minutes * _MINUTE), where) if now - _BACK <= minutes <= now + _AHEAD else None
+    if not now - _BACK <= minutes <= now + _AHEAD:
+        return "", f"{shown}: minute {found[1]} since 1970 does not lie between a year ago and tomorrow"
+    return str(minutes * _MINUTE), where
 
 
 def _from_file(path: str, *, must: bool) -> str:
