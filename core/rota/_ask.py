@@ -35,6 +35,7 @@ class Ask:
     """
 
     schedule: Schedule | None = None
+    max_late: int | None = None
 
     def __init__(self, name: str, kind: str, terms: policy.Terms, retention: int) -> None:
         # what each claim reads lies on the instance: there Python finds it in a fraction of the time it takes on the class
@@ -98,7 +99,6 @@ class WindowAsk(Ask):
 
     planned: int | None = None
     early = policy.EARLY
-    max_late: int | None = None
 
     period = 0
     #: The part of a claim that is the same for a slot, and for which it is: losers ask for the same one again and again.

@@ -287,7 +287,7 @@ class Engine(Generic[G]):
                         back = False
                         continue
                 settled = not unknown
-                return self._refused(ask, slot, claim.not_before, answer)
+                return self._refused(ask, slot, claim, answer)
             kind = OutcomeUnknown if unknown else Unavailable
             raise kind(f"no answer that counts within {ask.terms.timeout:g}s")
         except Unavailable as error:
@@ -368,7 +368,7 @@ class Engine(Generic[G]):
                 f" zone data {before.zone_data or 'none'} there, {record.zone_data or 'none'} here (W8)",
             )
 
-    def _refused(self, ask: Ask, slot: Slot | None, not_before: int, answer: Answer) -> Refused:
+    def _refused(self, ask: Ask, slot: Slot | None, claim: Claim, answer: Answer) -> Refused:
         record, now = answer.record, None if answer.now is None else answer.now[0]
         verdict = answer.verdict
         if verdict == MISMATCH:
@@ -392,7 +392,7 @@ class Engine(Generic[G]):
             if ahead:
                 self.warn(ask.name, f"the mark {text(record.mark)} lies ahead of the store's time {text(now)} (W7)")
         next_start = slot.end if verdict == HANDLED and slot is not None else None
-        return Refused(verdict, ask.name, slot, record, now, not_before=not_before, mark_ahead=ahead, next_start=next_start)
+        return Refused(verdict, ask.name, slot, record, now, claim=claim, max_late=ask.max_late, mark_ahead=ahead, next_start=next_start)
 
     # -- the end of a grant
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from . import errors
 from .backend import BUSY, DEGRADED, EARLY, GAVE_UP, HANDLED, LATE, LEASE, ROLLING, SEALED, Record
-from .duration import SECOND, roughly
+from .duration import SECOND, describe, roughly
 from .history import Run, ended_by_operator, runs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from .backend import Claim
     from .schedule import Slot
 
 #: The verdict when the store can't be asked and ``on_unavailable`` says ``skip``.
@@ -32,11 +33,12 @@ class Refused:
         record: The record as the store showed it; None if it has none or was not reached.
         now: The store's time, microseconds since the epoch; None when it is not known.
         not_before: ``early``: from when on the slot can be won, microseconds since the epoch.
+        late_from: ``late``: from when on the slot could not be won any more, microseconds since the epoch.
         mark_ahead: ``handled``: the mark lies ahead of the store's time, so a clock once ran fast (W7); an operator can set it back.
         cause: ``unavailable``: the error.
     """
 
-    __slots__ = ("_next_start", "cause", "mark_ahead", "name", "not_before", "now", "record", "slot", "verdict")
+    __slots__ = ("_max_late", "_next_start", "cause", "late_from", "mark_ahead", "name", "not_before", "now", "record", "slot", "verdict")
 
     def __init__(
         self,
@@ -46,7 +48,8 @@ class Refused:
         record: Record | None = None,
         now: int | None = None,
         *,
-        not_before: int = 0,
+        claim: Claim | None = None,
+        max_late: int | None = None,
         mark_ahead: bool = False,
         next_start: int | None = None,
         cause: errors.Unavailable | None = None,
@@ -56,7 +59,9 @@ class Refused:
         self.slot = slot
         self.record = record
         self.now = now
-        self.not_before = not_before
+        self.not_before = 0 if claim is None else claim.not_before
+        self.late_from = None if claim is None else claim.late_from
+        self._max_late = max_late
         self.mark_ahead = mark_ahead
         self.cause = cause
         self._next_start = next_start
@@ -131,8 +136,14 @@ class Refused:
             starts_in = max(0, self.not_before - (self.now or 0))
             return f"{self._slot_text()} can be won in {roughly(starts_in)}"
         if self.verdict == LATE:
-            return f"too late for {self._slot_text()}"
+            return f"too late for {self._slot_text()}: it could be won until {text(self.late_from)}{self._by_max_late()}"
         return self._handled_reason()
+
+    def _by_max_late(self) -> str:
+        most, slot = self._max_late, self.slot
+        if most is None or slot is None or self.late_from != slot.start + most + 1:  # it was late anyhow
+            return ""
+        return f", by a max-late of {describe(most)}"
 
     def _handled_reason(self) -> str:
         record = self.record

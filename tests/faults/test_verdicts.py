@@ -58,6 +58,28 @@ def test_a_grant_that_goes_on_without_its_lease_says_so(world):
     assert (grant.verdict, grant.reason) == ("won", f"{world.name}: it was won at {at}, and goes on degraded, since its lease was lost")
 
 
+@pytest.mark.parametrize(
+    ("options", "until"),
+    [
+        ({"max_late": "10m"}, "2026-01-01T09:10:00Z, by a max-late of 10m"),  # while the slot is open
+        ({"planned": "2026-01-01T06:30:00Z"}, "2026-01-01T08:00:00Z"),
+        ({"planned": "2026-01-01T06:30:00Z", "max_late": "90m"}, "2026-01-01T07:30:00Z, by a max-late of 1h30m"),
+        ({"planned": "2026-01-01T06:30:00Z", "max_late": "24h"}, ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_one_that_is_too_late_is_told_until_when_it_was_not_and_by_what(world, options, until):
+    """W6."""
+    world.clock.set("2026-01-01T09:20:00Z")
+    verdict = world.client().try_window(world.name, HOURLY, **options)
+    start = "09" if "planned" not in options else "06"
+    if not until:
+        assert verdict.verdict == "won"
+        return
+    assert verdict.verdict == "late"
+    assert verdict.reason == f"{world.name}: too late for the slot of 2026-01-01T{start}:00:00Z: it could be won until {until}"
+
+
 @pytest.mark.parametrize("manner", ["with", "async with", "stack"])
 def test_a_refused_verdict_that_is_entered_says_to_test_it_first(world, manner):
     client = world.client()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from rota import rules
-from rota.backend import DEGRADED, FAILED, GAVE_UP, HANDLED, LATE, LEASE, RELEASED, ROLLING, SEALED, WON, Record
+from rota.backend import DEGRADED, FAILED, GAVE_UP, HANDLED, LEASE, RELEASED, ROLLING, SEALED, WON, Record
 from rota.duration import MINUTE
 from rota.errors import ConfigurationError
 from rota.history import runs
@@ -90,10 +90,8 @@ def explain(client: Client, name: str, record: Record, now: Now | None, options:
     if answer.verdict == WON:
         assert answer.record is not None
         return Why(WON, "", _won(record, answer.record), slot)
-    refused = client._engine._refused(ask, slot, claim.not_before, answer)
+    refused = client._engine._refused(ask, slot, claim, answer)
     reason = refused.reason.removeprefix(f"{refused.name}: ")
-    if answer.verdict == LATE:
-        reason += f": it could be won until {text(claim.late_from)}"
     if refused.mark_ahead:
         reason += _cure(name, record, now[0])
     return Why(refused.verdict, "mark-ahead" if refused.mark_ahead else refused.how, reason, slot)
