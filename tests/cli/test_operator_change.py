@@ -16,6 +16,7 @@ from rota.backend import Record
 from rota.cli import _codes
 from rota.history import runs
 from rota.schedule import iso
+from rota.verdict import text
 
 ONCE_A_YEAR = ("--cron", "0 0 1 1 *")
 HOLD = "echo $ROTA_TOKEN > token; touch started; until test -e go; do sleep 0.02; done"
@@ -118,6 +119,31 @@ def test_release_asks_on_a_terminal(cli):
     assert "job: released" in output
     assert cli.record("job").token > before.token
     assert cli.end(holder).returncode == _codes.LOST
+
+
+def test_the_question_tells_of_a_name_that_nobody_holds_who_held_or_changed_it_last(cli):
+    """The words are those of a sentence, and a reason can't be taken for one of them."""
+    assert cli.shell("job", *ONCE_A_YEAR, "--site", "dc1", script=":").returncode == 0
+    record = cli.record("job")
+    slot, settled = iso(record.slot_start), text(record.settled_at)
+    _, asked, _ = answer(cli, "n\n", "forget", "job")
+    assert asked.strip() == (
+        f"rota: job: nobody holds it; {record.label} held it last, until {settled}, and the slot of {slot} is handled: forget it? [y/N]"
+    )
+    assert cli.shell("lease", script=":").returncode == 0
+    record = cli.record("lease")
+    _, asked, _ = answer(cli, "n\n", "forget", "lease")
+    assert asked.strip() == f"rota: lease: nobody holds it; {record.label} held it last, until {text(record.settled_at)}: forget it? [y/N]"
+    for options, did in (
+        (("settle", "job", "--mark", "none"), "mark set"),
+        (("settle", "job", "--failed"), "settled as failed"),
+        (("settle", "job", "--handled"), "settled as handled"),
+    ):
+        changed(cli(*options, "--yes", "--why", "asked"))
+        record = cli.record("job")
+        who = record.label.partition(": ")[0]
+        _, asked, _ = answer(cli, "n\n", "forget", "job")
+        assert f"nobody holds it; {did} at {text(record.settled_at)} by {who}, who said 'asked': forget it? [y/N]" in asked
 
 
 def test_a_name_that_was_granted_anew_while_the_question_stood_is_left_alone(cli):

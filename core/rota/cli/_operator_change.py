@@ -18,7 +18,7 @@ from rota.schedule import instant, iso
 from rota.url import check_text
 from rota.verdict import text
 
-from ._operator_read import ABSENT, absent, add_store, connected, read
+from ._operator_read import ABSENT, CHANGED, absent, add_store, connected, read
 from ._operator_table import JSON, exact, show_json
 from ._operator_why import explain, last_handled, schedule_of
 from ._output import clean, say, show
@@ -290,16 +290,27 @@ def _agreed(found: argparse.Namespace, record: Record, now: Now | None, question
     if found.yes:
         return True
     again = _again(found, record, now)
-    if record.owner:
-        live = now is None or is_live(record, now[0])
-        state = f"{record.label} {'has held it since' if live else 'held it, and ran out, from'} {text(record.granted_at)}"
-    else:
-        state = f"nobody holds it; {record.label or 'nobody'} did last" + (f", {record.outcome}" if record.outcome else "")
-    say(f"{found.name}: {clean(state)}{again}: {question} [y/N]")
+    say(f"{found.name}: {clean(_state(record, now))}{again}: {question} [y/N]")
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     say(f"{found.name}: nothing was changed")
     return False
+
+
+def _state(record: Record, now: Now | None) -> str:
+    """Say who holds it, or who held or changed it last."""
+    if record.owner:
+        if now is None or is_live(record, now[0]):
+            return f"{record.label} has held it since {text(record.granted_at)}"
+        return f"{record.label} held it from {text(record.granted_at)} on, and its lease ran out"
+    at = text(record.settled_at)
+    if record.last_owner == "operator":
+        who, _, why = record.label.partition(": ")
+        return f"nobody holds it; {CHANGED.get(record.last_result, 'changed')} at {at} by {who}, who said {why!r}"
+    if not record.label:
+        return "nobody holds it"
+    slot = "" if record.slot_start is None else f", and the slot of {text(record.slot_start)} is {record.outcome}"
+    return f"nobody holds it; {record.label} held it last, until {at}{slot}"
 
 
 def _again(found: argparse.Namespace, record: Record, now: Now | None) -> str:

@@ -341,7 +341,7 @@ def _more(record: Record, now: Now | None, why: Why) -> dict[str, Any]:
 
 
 #: What an operator did, in words.
-_CHANGED = {RELEASED: "released", HANDLED: "settled as handled", FAILED: "settled as failed", "mark": "mark set"}
+CHANGED = {RELEASED: "released", HANDLED: "settled as handled", FAILED: "settled as failed", "mark": "mark set"}
 
 
 def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) -> None:
@@ -356,7 +356,7 @@ def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) 
         ("zone data", one["zone_data"]),
         ("state", one["state"] + (f", for {remaining} still unless renewed" if remaining else "")),
         ("holder" if record.owner else "last holder", f"{one['site'] or ''} {one['holder'] or ''}".strip()),
-        (_CHANGED.get(record.last_result, "changed") + " by", one["operator"]),
+        (CHANGED.get(record.last_result, "changed") + " by", one["operator"]),
         ("granted", when(record.granted_at or None) + (f", {held} ago" if held else "")),
         ("token", str(record.token)),
         ("last slot", slot),
