@@ -165,6 +165,15 @@ def test_a_name_that_was_granted_anew_while_the_question_stood_is_left_alone(cli
         second.release()
 
 
+@pytest.mark.parametrize("command", ["release", "settle", "forget", "show", "ls"])
+def test_an_option_behind_the_dashes_is_said_to_be_a_word_there(cli, command):
+    known = "--json"
+    ended = cli(command, "--", "-x", known)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert f"'{known}' is one word too many: what follows -- is no option, so write {known} before it" in ended.stderr
+    assert "did you mean" not in ended.stderr
+
+
 def test_without_a_holder_there_is_nothing_to_release(cli):
     assert cli.shell("job", script=":").returncode == 0
     before = cli.record("job")

@@ -13,6 +13,7 @@ from ._output import hide, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
 
@@ -60,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(self._with_negatives(given))
         self._check_is_no_store(found)
         if rest:
-            self.unknown(rest[0])
+            self.unknown(rest[0], behind=given[given.index("--") + 1 :] if "--" in given else [])
         if "named_url" in found and found.named_url is not None:
             if found.url is not None:
                 raise ConfigurationError(f"the URL is given twice; see {self.prog} --help")
@@ -105,8 +106,13 @@ class Parser(argparse.ArgumentParser):
         listed = "".join(f"  {word:<{wide}}  {says}\n" for word, says in rows)
         return f"usage: {self.usage}\n\n{self.description}\n\n{listed}\n{self.epilog or ''}".rstrip() + "\n"
 
-    def unknown(self, word: str) -> NoReturn:
-        """Refuse a word of the command line that nothing takes."""
+    def unknown(self, word: str, behind: Sequence[str] = ()) -> NoReturn:
+        """Refuse a word of the command line that nothing takes; those behind ``--`` are no options, whatever they look like."""
+        if word in behind and word.startswith("-"):
+            shown = hide(word)
+            raise ConfigurationError(
+                f"{shown!r} is one word too many: what follows -- is no option, so write {shown} before it; see {self.prog} --help"
+            )
         if word.startswith("-"):
             flag = word.partition("=")[0]
             known = [flag for action in self._actions for flag in action.option_strings]
