@@ -35,6 +35,7 @@ BAD = [
     ("--every and --once-per are two schedules", {}, ["job", "--every", "1h", "--once-per", "1h"]),
     ("--tz goes with --cron", {}, ["job", "--every", "1h", "--tz", "UTC"]),
     ("--tz goes with --cron", {}, ["job", "--tz", "UTC"]),
+    ("--tz goes with --cron", {"ROTA_TZ": "UTC"}, ["job", "--every", "1h", "--tz", "UTC"]),
     ("--planned goes with", {}, ["job", "--once-per", "1h", "--planned", "2026-01-01T00:00:00Z"]),
     ("--early goes with", {}, ["job", "--early", "1s"]),
     ("early='61s' is more", {}, ["job", "--every", "1h", "--early", "61s"]),

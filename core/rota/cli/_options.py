@@ -208,17 +208,18 @@ class RunOptions:
     def _schedule_from_environment(self) -> None:
         found = self._found
         self._read_there: set[str] = set()
-        names = ["cron", "every", "once_per"]
-        if found["cron"] is not None or all(found[name] is None for name in names):
-            names.append("tz")
-        if any(found[name] is not None for name in names if name != "tz"):
-            names = names[3:]  # a zone for the expression that was given
+        schedules = ("cron", "every", "once_per")
+        if all(found[name] is None for name in schedules):
+            self._take_there(*schedules)
+        if found["cron"] is not None:  # one set of variables may serve many jobs
+            self._take_there("tz")
+
+    def _take_there(self, *names: str) -> None:
+        """Take from the environment what the command line has not."""
         for name in names:
-            if found[name] is None:
-                found[name] = os.environ.get("ROTA_" + name.upper()) or None
+            if self._found[name] is None:
+                self._found[name] = os.environ.get("ROTA_" + name.upper()) or None
                 self._read_there.add(name)
-        if found["cron"] is None and found["tz"] == os.environ.get("ROTA_TZ"):
-            found["tz"] = None  # one set of variables may serve many jobs
 
     def _planned(self) -> str | None:
         """Return the planned instant as text; None where there is none."""
