@@ -69,14 +69,14 @@ def test_commands_options_values_and_names_are_completed(shell, kind):
     for command in ("ls", "show", "history", "release", "settle", "forget", "next", "backends", "conform", "schema", "init", "completion"):
         help = shell.cli(command, "--help").stdout
         assert shell(kind, f"rota {command} --") == set(re.findall(r"^ +(?:-\w(?: \w+)?, )?(--[\w-]+)", help, re.MULTILINE)), command
-    assert {"--cron", "--on-unavailable", "--quiet"} <= shell(kind, "rota run --")
+    assert {"--cron", "--anchor", "--on-unavailable", "--quiet"} <= shell(kind, "rota run --")
     assert shell(kind, "rota run --on-unavailable ") == {"raise", "skip", "run"}
     assert shell(kind, "rota completion ") == {*SHELLS}
     assert shell(kind, "rota help ") == {*COMMANDS, "doctor", "bench", "json"} - {"help"}
     assert {"ls", "backends", "run"} <= shell(kind, "rota help json ")
     for command in ("run", "next"):
         assert "Europe/Berlin" in shell(kind, f"rota {command} --tz Europe/B")
-    assert shell(kind, "rota show --timeout ") == set()
+    assert shell(kind, "rota show --timeout ") == shell(kind, "rota run --anchor ") == set()
     night = {"nightly", r"night\ owl"} if kind == "bash" else {"nightly", "night owl"}
     for command in ("show", "forget", "run", "ls"):
         assert shell(kind, f"rota {command} ni") == night

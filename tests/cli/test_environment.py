@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rota
 from rota.cli._variables import KNOWN
+from rota.schedule import iso
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,36 @@ def test_the_command_line_comes_before_the_environment(cli: Any) -> None:
     for ran in ("ran\n", ""):
         ended = cli("run", "job", "--every", "1h", "--", "echo", "ran", env={"ROTA_CRON": "nonsense", "ROTA_TZ": "Nowhere"})
         assert (ended.returncode, ended.stdout) == (0, ran), ended.stderr
+
+
+def test_an_anchor_is_pythons_wherever_it_is_said(cli: Any) -> None:
+    """The slot, the schedule in the record, and what is handled are those of `rota.Every` (W11)."""
+    monday = rota.Every("7d", anchor="2026-01-05T06:00:00Z")
+    said = [
+        (("--every", "7d", "--anchor", "2026-01-05T06:00:00Z"), {}),
+        (("--every", "7d"), {"ROTA_ANCHOR": "2026-01-05T07:00:00+01:00"}),
+        (("--anchor", "1767592800"), {"ROTA_EVERY": "7d", "ROTA_ANCHOR": "nonsense"}),
+        ((), {"ROTA_EVERY": "168h", "ROTA_ANCHOR": "2030-01-07T06:00:00Z"}),
+    ]
+    for number, (options, environment) in enumerate(said):
+        name = f"job-{number}"
+        slot = monday.slot(datetime.now(UTC))
+        ended = cli("run", name, *options, "--", "sh", "-c", "echo $ROTA_SLOT_START $ROTA_SLOT_END", env=environment)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended.stdout.split() == [iso(slot.start), iso(slot.end)]
+        (shown,) = [json.loads(line) for line in cli("show", name, "--json").stdout.splitlines()]
+        assert (shown["schedule"], shown["verdict"]) == (monday.canonical, "handled")
+        assert [shown[key] for key in ("current_start", "asked_start", "asked_end")] == [iso(slot.start), iso(slot.start), iso(slot.end)]
+        with cli.client() as client:
+            refused = client.try_window(name, monday)
+            assert (refused.verdict, refused.how, refused.slot) == ("handled", "done", slot)
+
+
+def test_an_anchor_in_the_environment_leaves_other_schedules_alone(cli: Any) -> None:
+    """One set of variables may serve many jobs."""
+    for name, options in (("lease", ()), ("once", ("--once-per", "1h")), ("cron", ("--cron", "@daily"))):
+        ended = cli("run", name, *options, "--", "echo", "ran", env={"ROTA_ANCHOR": "nonsense"})
+        assert (ended.returncode, ended.stdout) == (0, "ran\n"), ended.stderr
 
 
 def test_an_empty_store_in_the_environment_is_refused(cli: Any) -> None:

@@ -238,7 +238,12 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("option", "schedule"), [(("--every", "90m"), Every("90m")), (("--cron", "*/20 3 * * mon"), Cron("*/20 3 * * mon"))]
+    ("option", "schedule"),
+    [
+        (("--every", "90m"), Every("90m")),
+        (("--every", "7d", "--anchor", "2026-01-05T06:00:00Z"), Every("7d", anchor="2026-01-05T06:00:00Z")),
+        (("--cron", "*/20 3 * * mon"), Cron("*/20 3 * * mon")),
+    ],
 )
 def test_next_prints_the_slots_that_the_schedule_has(cli, option, schedule):
     after = "2026-03-27T12:00:00Z"
@@ -334,6 +339,9 @@ WRONG = [
     (("next",), "needs --cron or --every"),
     (("next", "--cron", "@daily", "--every", "1h"), "and not both"),
     (("next", "--every", "1h", "--tz", "UTC"), "--tz goes with --cron"),
+    (("next", "--cron", "@daily", "--anchor", "0"), "--anchor goes with --every"),
+    (("next", "--every", "7d", "--anchor", "2026-01-05"), "--anchor='2026-01-05' has no time zone"),
+    (("next", "--every", "7d", "--anchor", "-5"), "--anchor='-5' is no instant: give 2026-02-26T00:07:00Z or seconds"),
     (("next", "--cron", "0 0 31 2 *"), "0 0 31 2 *"),
     (("next", "--cron", "@daily", "--tz", "Europe/Berln"), "Europe/Berln"),
     (("next", "--cron", "@daily", "-n", "0"), "--count='0'"),

@@ -9,8 +9,8 @@ from . import _codes
 from ._options import OPTIONS, WHEN, Option
 
 _SCREEN = """\
-usage: rota run NAME [--cron EXPR [--tz ZONE] | --every DUR | --once-per DUR]
-                     [options] -- COMMAND...
+usage: rota run NAME [--cron EXPR [--tz ZONE] | --every DUR [--anchor T] |
+                     --once-per DUR] [options] -- COMMAND...
 
 Run a command once per slot of a schedule, however many hosts start it; without
 a schedule, in one place at a time. NAME, schedule and store are alike on each:
@@ -21,7 +21,7 @@ A slot is handled when the command ends with 0. If it fails, or its host dies,
 the next start in the slot, or a run that stands by, runs it again.
 
   --cron EXPR, --tz ZONE  five fields or @daily and the like, in a zone [UTC]
-  --every DUR             slots of this length, as 15m, counted from 1970-01-01
+  --every DUR, --anchor T slots of this length, as 15m, one from T [1970-01-01]
   --once-per DUR          once, and then not until so much time has gone by
   --url URL               the store [ROTA_URL, else a file for this host alone]
   --wait DUR              stand by so long while others run it [slot's end]
@@ -33,8 +33,8 @@ Exit codes: the command's own; 0 too when the slot is handled; 2 usage, 112
 busy, 115 unavailable, 116 lost. rota help run: all options, codes, variables.
 """
 _ALL = """\
-usage: rota run NAME [--cron EXPR [--tz ZONE] | --every DUR | --once-per DUR]
-                     [options] -- COMMAND...
+usage: rota run NAME [--cron EXPR [--tz ZONE] | --every DUR [--anchor T] |
+                     --once-per DUR] [options] -- COMMAND...
 
 A slot is handled when the command ends with 0. If it fails, or its host dies,
 the next start in the slot, or a run that stands by, runs it again: done at

@@ -11,8 +11,12 @@ from rota.errors import ConfigurationError
 from rota.schedule import Cron, Every, Schedule, instant
 
 from ._operator_table import JSON, exact, is_terminal, show_columns, show_json, show_table
+from ._options import ANCHOR_ALONE
 from ._parser import Parser
 
+_USAGE = """\
+rota next (--cron EXPR [--tz ZONE] | --every DUR [--anchor T])
+                 [-n N] [--after T] [--json]"""
 _DESCRIPTION = """\
 Print the next slots of a schedule: when each starts in UTC and on the zone's
 wall clock, and on which days clocks change. No store is asked. The schedule
@@ -28,10 +32,11 @@ Exit codes: 0; 2 the command line is wrong. [...] is a default."""
 
 def upcoming(given: list[str]) -> int:
     """Print the next slots of a schedule."""
-    parser = Parser("next", "rota next (--cron EXPR [--tz ZONE] | --every DUR) [-n N] [--after T]", _DESCRIPTION, _AFTER)
+    parser = Parser("next", _USAGE, _DESCRIPTION, _AFTER)
     parser.add_argument("--cron", metavar="EXPR", help="a cron expression of five fields, or @daily and the like")
     parser.add_argument("--tz", metavar="ZONE", help="with --cron: the IANA time zone [UTC]")
     parser.add_argument("--every", metavar="DUR", help="slots of this length, counted from 1970-01-01T00:00:00Z")
+    parser.add_argument("--anchor", metavar="T", help="with --every: any instant at which one of them starts")
     parser.add_argument("-n", "--count", metavar="N", default="10", help="how many, at most 100000 [10]")
     parser.add_argument("--after", metavar="T", help="slots that start after this instant [now, by this host's clock]")
     parser.add_argument("--json", action="store_true", help=JSON)
@@ -40,11 +45,15 @@ def upcoming(given: list[str]) -> int:
         raise ConfigurationError("rota next needs --cron or --every, and not both, as in: rota next --cron '0 2 * * *'")
     if found.tz is not None and found.cron is None:
         raise ConfigurationError("--tz goes with --cron: nothing else depends on a time zone")
+    if found.anchor is not None and found.every is None:
+        raise ConfigurationError(ANCHOR_ALONE)
     if not (found.count.isascii() and found.count.isdigit() and 0 < len(found.count) <= 6 and int(found.count) > 0):
         raise ConfigurationError(f"--count={found.count!r} must be a whole number from 1 up to 100000")
     if found.every is not None:
         duration(found.every, "--every")
-    schedule: Schedule = Every(found.every) if found.cron is None else Cron(found.cron, tz=found.tz or "UTC")
+    if found.anchor is not None:
+        instant(found.anchor, "--anchor")
+    schedule: Schedule = Every(found.every, anchor=found.anchor) if found.cron is None else Cron(found.cron, tz=found.tz or "UTC")
     after = time.time_ns() // 1000 if found.after is None else instant(found.after, "--after")
     slots = schedule.next(after, int(found.count))
     rows = [(exact(slot.start) or "", local(schedule, slot.start), clock_change(schedule, slot.start)) for slot in slots]

@@ -34,6 +34,7 @@ WHEN = (
     Option("cron", "EXPR", "s", "slots by a cron expression of five fields, or @daily and the like"),
     Option("tz", "ZONE", "s", "with --cron: the IANA time zone [UTC]"),
     Option("every", "DUR", "s", "slots of this length, counted from 1970-01-01T00:00:00Z"),
+    Option("anchor", "T", "s", "with --every: any instant at which one of them starts [1970-01-01T00:00:00Z]"),
     Option("once_per", "DUR", "o", "once, and then not until so much time has gone by"),
     Option("planned", "T", "p", "the instant it is meant for, which names its slot; auto: as Kubernetes or ROTA_PLANNED tells"),
 )
@@ -62,6 +63,8 @@ OPTIONS = (
 )
 #: What a variable of an option without a value may say.
 YES = ("1", "true", "yes", "on")
+#: Of an anchor without an interval, in `rota next` too.
+ANCHOR_ALONE = "--anchor goes with --every: it says where slots of one length start"
 _KIND_WORDS = {"o": "--once-per", "s": "--cron or --every", "p": "--planned"}
 _BY_FLAG = {option.flag: option for option in (*WHEN, *OPTIONS)}
 
@@ -211,8 +214,11 @@ class RunOptions:
         schedules = ("cron", "every", "once_per")
         if all(found[name] is None for name in schedules):
             self._take_there(*schedules)
-        if found["cron"] is not None:  # one set of variables may serve many jobs
+        # one set of variables may serve many jobs
+        if found["cron"] is not None:
             self._take_there("tz")
+        if found["every"] is not None:
+            self._take_there("anchor")
 
     def _take_there(self, *names: str) -> None:
         """Take from the environment what the command line has not."""
@@ -251,6 +257,8 @@ class RunOptions:
             raise ConfigurationError(f"{' and '.join(given)} are two schedules: give one")
         if found["tz"] is not None and found["cron"] is None:
             raise ConfigurationError("--tz goes with --cron: nothing else depends on a time zone")
+        if found["anchor"] is not None and found["every"] is None:
+            raise ConfigurationError(ANCHOR_ALONE)
         if found["once_per"] is not None:
             if found["planned"] is not None:
                 raise ConfigurationError(
@@ -280,10 +288,10 @@ class RunOptions:
             value = self._found[option.name]
             if option.metavar == "DUR" and value is not None:
                 duration(value, self._source(option))
-            elif option.name == "planned" and planned is not None and value == planned:
+            elif value is not None and (option.name == "anchor" or (option.name == "planned" and value == planned)):
                 from rota.schedule import instant
 
-                instant(planned, option.flag)
+                instant(value, self._source(option))
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -363,7 +371,7 @@ class RunOptions:
         if found["every"] is not None:
             from rota.schedule import Every
 
-            return Every(found["every"])
+            return Every(found["every"], anchor=found["anchor"])
         return None
 
     @property
