@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 else:
     from ._value import NamedTuple
 
-#: How much is kept, in bytes: about 15 runs, and 10 with labels of 40 bytes (`Capabilities.history`). A third of what a record may hold,
-#: since every settlement writes it; with it a row of PostgreSQL stays under the 2 kB from which on it takes more steps to write it.
+#: How much is kept, in bytes: 10 runs with labels of 40 bytes (`Capabilities.history`), more with shorter ones. A third of what a record
+#: may hold, since every settlement writes it; with it a row of PostgreSQL stays under the 2 kB from which on it takes more steps to
+#: write it.
 KEPT = HISTORY_LIMIT // 3
 #: What it may grow to before it is cut back to that: while the older runs stay as they are, a store whose log says in what two versions of
 #: a record differ (PostgreSQL) writes little for them.

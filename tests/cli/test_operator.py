@@ -20,10 +20,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from rota import Cron, Every, sqlite
 from rota.backend import Record
+from rota.capabilities import Capabilities
 from rota.cli import _codes, main
 from rota.cli._operator_next import clock_change
 from rota.cli._topics import SCHEMAS
+from rota.duration import HOUR
 from rota.errors import ConfigurationError
+from rota.history import add, runs
 from rota.schedule import instant
 
 ROOT = Path(__file__).parents[2]
@@ -215,6 +218,26 @@ def test_history_shows_runs_newest_first_and_what_is_at_work(cli):
     assert re.search(r" #+\.+$", second), "the timeline: the older run lies on the left"
     cli.file("go").touch()
     cli.end(holder)
+
+
+def test_history_says_how_many_runs_it_has(cli):
+    """As many as the capability promises where site, host and process have 40 bytes together."""
+    now = time.time_ns() // 1000
+
+    def kept(label: str, start: int | None, end: int | None) -> set[int]:
+        """How many there may be, once it is full."""
+        history, counts = b"", []
+        for _ in range(100):
+            history = add(history, start, end, now, now, now, "degraded", label)
+            counts.append(len(runs(history)))
+        return set(counts[50:])
+
+    assert min(kept("s" * 40, now, now + HOUR)) == Capabilities().history == 10
+    assert min(kept("s" * 64 + " " + "h" * 64 + ":4711", now, now + HOUR)) < 10
+    assert kept("node-1:4711", now, now + HOUR) == {*range(12, 17)}
+    assert kept("node-1:4711", None, None) == {*range(18, 24)}
+    shown = " ".join(cli("history", "--help").stdout.split())
+    assert "the newest runs of a name, 10 or more (fewer where site and host have very long names)" in shown
 
 
 def test_history_tells_a_holder_that_died(cli):

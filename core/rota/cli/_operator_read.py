@@ -375,8 +375,8 @@ def show_people(one: dict[str, Any], record: Record, now: Now | None, why: Why) 
 # -- history
 
 _HISTORY = """\
-Show the newest runs of a name, 15 or more, the newest first: when each began
-and ended, and how, for which slot, by whom."""
+Show the newest runs of a name, 10 or more (fewer where site and host have very
+long names), the newest first: when each began and ended, how, and by whom."""
 _HISTORY_AFTER = f"""\
   rota history nightly
 
