@@ -122,3 +122,19 @@ def test_the_second_command_prepares_and_runs_the_tests(commands: list[str], pla
     second = place.run(f"{commands[1]} --co -q tests/packaging/test_readme.py")
     assert second.returncode == 0
     assert "tests:" not in second.stdout
+
+
+@pytest.mark.parametrize("place", ["same user"], indirect=True)
+def test_what_the_readme_shows_later_works_once_it_is_installed_as_it_says(root: Path, place: Place) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    install, example = text.index("```console\n"), text.index("```python\n")
+    assert text.index("python3 tests\n") < install < example
+    lines = text[install:].split("```")[1].removeprefix("console\n")
+    assert lines.count("\n") == 2
+    program = Path(place.environment["HOME"]) / "example.py"
+    program.write_text(text[example:].split("```")[1].removeprefix("python\n").replace("/tmp/", f"{place.environment['HOME']}/"))
+    ended = place.run(f"set -e\n{lines}cd && rota run hello --every 1h -- echo ran && rota ls && command -v rota && python3 {program}")
+    assert ended.returncode == 0
+    assert "\nran\nhello\t" in ended.stdout
+    assert f"\n{place.environment['HOME']}/rota/bin/rota\n" in ended.stdout
+    assert "the report of " in ended.stdout
