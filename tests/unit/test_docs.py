@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,9 +18,12 @@ from typing import NamedTuple
 
 import pytest
 import rota
+from rota import errors
+from rota.backend import Record
 from rota.cli import _codes, _help
 from rota.cli._options import OPTIONS, WHEN, RunOptions, variable
 from rota.cli._variables import KNOWN
+from rota.history import Run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -218,6 +222,94 @@ def test_every_option_in_python_is_on_its_page() -> None:
             assert any(f"``{name}``" in (verb.__doc__ or "") for verb in (rota.Client.lease, rota.Client.window, rota.Client.once))
     for connect in (rota.connect, rota.connect_async):
         assert [name for name, _ in named["connect and connect_async"]] == list(inspect.signature(connect).parameters)
+
+
+def _rows(title: str) -> dict[str, tuple[str, str]]:
+    """The table of three columns under a title of the page on Python: the second and the third by the first."""
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w()]+)` \| ([^|]*) \| (.*) \|$", text, re.MULTILINE)
+    assert len(dict.fromkeys(name for name, _, _ in rows)) == len(rows) > 0
+    return {name: (kind, says) for name, kind, says in rows}
+
+
+#: What the page calls a type.
+TYPES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "`True` or `False`",
+    type(None): "`None`",
+    tuple: "tuple of texts",
+    rota.Slot: "`Slot`",
+    rota.Missed: "`Missed`",
+    Record: "`Record`",
+    Run: "`Run`",
+    rota.Unavailable: "`Unavailable`",
+}
+
+
+def _verdicts(store: Path) -> tuple[list[rota.Grant], list[rota.Refused]]:
+    """Grants and refusals of each kind."""
+    won, refused = [], []
+    with rota.connect(f"sqlite://{store}") as client:
+        asks = (
+            lambda: client.try_lease("lease"),
+            lambda: client.try_window("window", rota.Every("300d")),
+            lambda: client.try_once("once", "1h"),
+        )
+        for ask in asks:
+            won.append(ask())
+            refused.append(ask())
+            won[-1].__exit__(None, None, None)
+        refused += [ask() for ask in asks[1:]]
+        refused += [client.try_window("other", rota.Every("1h"), planned=time.time() + hours * 3600) for hours in (-100, 100)]
+        locks = sqlite3.connect(store, isolation_level=None)
+        locks.execute("BEGIN IMMEDIATE")
+        won.append(client.try_once("away", "1h", on_unavailable="run", timeout="50ms"))
+        refused.append(client.try_lease("away", on_unavailable="skip", timeout="50ms"))
+        locks.close()
+        won[-1].failed()
+    assert all(won)
+    assert {verdict.verdict for verdict in refused} == {"busy", "handled", "late", "early", "unavailable"}
+    return won, refused
+
+
+def test_what_grants_and_refusals_have_is_on_the_page_with_its_type(tmp_path: Path) -> None:
+    """Each value of each kind has a type that the page names, and each type that it names occurs."""
+    won, refused = _verdicts(tmp_path / "store.db")
+    for title, of, verdicts in (("A grant", rota.Grant, won), ("A refusal", rota.Refused, refused)):
+        rows = _rows(title)
+        public = {name: getattr(of, name) for name in dir(of) if not name.startswith("_")}
+        assert rows.keys() == {f"{name}()" if inspect.isfunction(value) else name for name, value in public.items()}
+        for name, (kinds, says) in rows.items():
+            if name in ("check()", "handled()", "failed()", "unused()", "release()"):
+                assert kinds == "`None`"
+                assert inspect.get_annotations(public[name[:-2]])["return"] == "None"
+            elif name == "raise_()":
+                assert inspect.get_annotations(public["raise_"])["return"] == "NoReturn"
+            elif name == "error()":
+                assert all(isinstance(verdict.error(), rota.RotaError) for verdict in verdicts)
+            else:
+                values = [getattr(verdict, name.removesuffix("()")) for verdict in verdicts]
+                values = [value() if name.endswith("()") else value for value in values]
+                seen = {TYPES[next(kind for kind in type(value).__mro__ if kind in TYPES)] for value in values}
+                assert seen == set(kinds.split(", or ")), name
+                if seen & {"number", "whole number"} and name not in ("token", "attempt"):
+                    assert ("*seconds*" in says) == ("number" in seen), name
+                    assert ("*microseconds*" in says) == ("whole number" in seen), name
+    own = {name for name in dir(rota.AsyncGrant) if not name.startswith("_")}
+    assert own == {name for name in dir(rota.Grant) if not name.startswith("_")}
+    awaited = {name for name in own if inspect.iscoroutinefunction(getattr(rota.AsyncGrant, name))}
+    assert awaited == {"handled", "failed", "unused", "release"}
+
+
+def test_every_exception_is_on_the_page_with_what_it_is_a_kind_of() -> None:
+    rows = _rows("Exceptions")
+    raised = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
+    assert all(getattr(rota, name) is kind for name, kind in raised.items())
+    assert {name: kinds for name, (kinds, _) in rows.items()} == {
+        name: ", ".join(f"`{base.__name__}`" for base in kind.__bases__) for name, kind in raised.items()
+    }
 
 
 def test_a_page_sends_to_the_help_that_has_it() -> None:
