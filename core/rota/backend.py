@@ -220,7 +220,7 @@ class Settled(NamedTuple):
 
     Attributes:
         applied: Whether this owner's grant was settled by this request or an earlier one (then `result` says how); else it is lost.
-        record: The record after it.
+        record: The record after it. A driver may leave it out (None) where this request settled the grant: nobody asks for it then.
         now: The store's time.
         result: How the grant was settled.
         expired: Whether its lease had run out by then, with nobody following (W3a).

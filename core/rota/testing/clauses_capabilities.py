@@ -239,9 +239,8 @@ class Capabilities(Clauses):
             assert len(history) <= HISTORY_LIMIT
             claim = self.lease(face, self.fresh())
             await self.win(face, claim)
-            settled = await self.end(face, claim, RELEASED, history)
-            assert settled.record is not None
-            assert (await self.known(face, claim.name)).history == settled.record.history == history
+            await self.end(face, claim, RELEASED, history)
+            assert (await self.known(face, claim.name)).history == history
             won = await self.win(face, self.lease(face, claim.name))
             assert won.history == history, "a claim keeps the history"
             await self.end(face, self.lease(face, claim.name, owner=won.owner), RELEASED, None)
@@ -271,10 +270,10 @@ class Capabilities(Clauses):
         seen.append(("claim", answer.record))
         assert answer.record == await face.read(claim.name)
         settled = await self.end(face, claim, RELEASED)
-        assert settled.record == await face.read(claim.name)
-        assert settled.record is not None
-        assert settled.record.label == claim.label
-        assert settled.record.format == 1
+        kept = await self.known(face, claim.name)
+        assert settled.record in (None, kept)
+        assert kept.label == claim.label
+        assert kept.format == 1
         if face.capabilities.windows:
             window = self.window(face, self.fresh(), schedule="cron 0 2 * * 1#1 Europe/Zürich", zone_data="2025b", seal=True)
             answer = await face.claim(window)
@@ -284,7 +283,7 @@ class Capabilities(Clauses):
             found = answer.record
             assert (found.schedule, found.zone_data, found.slot_start, found.slot_end, found.kind) == expected
             settled = await self.end(face, window, HANDLED)
-            assert settled.record == await face.read(window.name)
+            assert settled.record in (None, await face.read(window.name))
             endless = self.window(face, self.fresh(), slot_end=None, schedule="")
             assert (await self.win(face, endless)).slot_end is None
             assert (await self.known(face, endless.name)).slot_end is None

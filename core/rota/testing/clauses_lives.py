@@ -59,9 +59,9 @@ class Lives(Clauses):
         name = self.fresh()
         older = self.window(face, name, -3)
         await self.win(face, older)
-        settled = await self.end(face, older, HANDLED)
-        assert settled.record is not None
-        assert (settled.record.mark, settled.record.outcome, settled.record.expires_at) == (older.slot_start, HANDLED, 0)
+        await self.end(face, older, HANDLED)
+        settled = await self.known(face, name)
+        assert (settled.mark, settled.outcome, settled.expires_at) == (older.slot_start, HANDLED, 0)
         newer = self.window(face, name, 0)
         await self.handle(face, newer)
         for result in (FAILED, UNUSED, HANDLED):
