@@ -408,4 +408,4 @@ def test_a_settlement_that_waited_says_the_time_behind_the_wait(victim: Postgres
         blocker.result(5)
         assert settled.applied
         assert settled.expired
-        assert settled.record.settled_at > now + 900_000
+        assert client.driver.read(name, 5)[0].settled_at > now + 900_000

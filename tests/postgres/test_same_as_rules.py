@@ -60,6 +60,8 @@ class Pair:
         self._set_clock(self.clock.now)
         said = getattr(self.driver, verb)(*arguments, 10.0)
         meant = getattr(self.model, verb)(*arguments, 10.0)
+        if verb == "settle" and meant.applied and said.record is None:  # left out, as it may be
+            meant = meant._replace(record=None)
         assert said == meant, f"{said}\n{meant}\n{verb}{arguments} at {self.clock.now}"
         return said
 

@@ -23,7 +23,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 
 from ._link import Late, Link, Pool, Promise, in_line
 from ._sql import Statements
-from ._wire import Statement, answer, decode, record, texts
+from ._wire import Statement, answer, decode, record, settled, texts
 
 T = TypeVar("T")
 Row = tuple[bytes | None, ...]
@@ -70,8 +70,13 @@ class Verbs(ABC):
             return self._change("window", claim, rules.claim, timeout, claim[:13])
         return self._change("claim", claim, rules.claim, timeout, claim)
 
-    def settle(self, settlement: Settlement, timeout: float) -> Coroutine[Any, Any, Settled]:
-        return self._change("settle", settlement, rules.settle, timeout, settlement)
+    async def settle(self, settlement: Settlement, timeout: float) -> Settled:
+        row = (await self.result(self.statements.verbs["settle"], settlement, timeout)).get_value(0, 0)
+        assert row is not None
+        now, done, expired = settled(row)
+        if done:
+            return Settled(True, None, (now, now), settlement.result, expired)
+        return self._said(rules.settle, settlement, row)
 
     async def forget(self, name: str, timeout: float) -> bool:
         def forget(found: Record | None, _: object, now: int) -> tuple[bool, Record | None]:
@@ -97,6 +102,9 @@ class Verbs(ABC):
         """Call a function; return what the rule answers to what it found."""
         row = (await self.result(self.statements.verbs[verb], values, timeout)).get_value(0, 0)
         assert row is not None
+        return self._said(rule, request, row)
+
+    def _said(self, rule: Callable[[Record | None, Any, int], tuple[T, Record | None]], request: Any, row: bytes) -> T:
         now, before, done = answer(row)
         said, changed = rule(before, request, now)
         if (changed is not None) is not done:

@@ -61,6 +61,8 @@ _TIME, _TEXT, _NUMBER = TYPES["time"][0], TYPES["text"][0], TYPES["int8"][0]
 _NO_TOKEN, _ZERO_TOKEN, _NO_SLOT = _FIELD.pack(_NUMBER, -1), _FIELD.pack(_NUMBER, 8) + bytes(8), _FIELD.pack(_TIME, -1) * 4
 #: What a function answers: the time, whether it changed the record, and the record that it found, of which this has the size.
 _ANSWER = struct.Struct("!12xq8x?4xi")
+#: The same of a grant that is settled: the time, that it is done, and whether the lease had run out by then.
+_SETTLED = struct.Struct("!12xq8x?8x?")
 
 
 #: What is said of a table that another version made.
@@ -104,6 +106,12 @@ def answer(data: bytes) -> tuple[int, Record | None, bool]:
     """Return what a function said: the time, the record that it found, whether it changed it. Each is a field: type, size, value."""
     now, done, size = _ANSWER.unpack_from(data)
     return now + EPOCH, record(data[_ANSWER.size : _ANSWER.size + size]) if size > 0 else None, done
+
+
+def settled(data: bytes) -> tuple[int, bool, bool]:
+    """Return what the settling function said: the time, whether it settled, and if so whether the lease had run out; else see `answer`."""
+    now, done, expired = _SETTLED.unpack_from(data)
+    return now + EPOCH, done, expired
 
 
 def record(data: bytes | None) -> Record | None:
@@ -157,9 +165,9 @@ def _record(data: bytes) -> Record:
     mark, prior_mark, slot_start, slot_end = times
     # fmt: off
     return Record(
-        name, kind, schedule, zone_data, token, owner, label, granted_at + EPOCH, expires_at + EPOCH, last_owner, last_result, last_expired,
-        mark, prior_mark, slot_start, slot_end, attempts, outcome, settled_at + EPOCH, keep_until + EPOCH,
-        data[at + 8 : at + 8 + size], form,
+        name, kind, schedule, zone_data, token, owner, label, granted_at + EPOCH, expires_at + EPOCH if owner else 0,
+        last_owner, last_result, last_expired, mark, prior_mark, slot_start, slot_end, attempts, outcome, settled_at + EPOCH,
+        keep_until + EPOCH, data[at + 8 : at + 8 + size], form,
     )
     # fmt: on
 

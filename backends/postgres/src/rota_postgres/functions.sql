@@ -168,36 +168,42 @@ DECLARE
 BEGIN
   LOOP
     now := {clock};
-    SELECT now, r.owner = _owner OR r.owner = '' AND r.last_owner = _owner AND r.last_result = 'overlap' AS done, r AS before, -- L4, W4
-      r.ctid AS place, r.xmin AS version, r.expires_at, r.waited = r.token AS awaited,
-      r.kind = 'lease' OR _result IN ('handled', 'gave up') AS ends
-    INTO seen FROM {table} AS r WHERE r.name = _name;
-    IF seen.done THEN
-      IF seen.ends THEN
-        UPDATE {table} AS r SET
-          owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, outcome = _result, settled_at = now,
-          last_expired = r.owner <> '' AND r.expires_at <= now, -- W3a
-          mark = CASE WHEN r.kind = 'rolling' THEN r.slot_start ELSE greatest(r.mark, r.slot_start) END, prior_mark = NULL, -- W3
-          keep_until = greatest(r.keep_until, now + _retention), -- R1
-          history = coalesce(_history, r.history)
-        WHERE r.ctid = seen.place AND r.xmin = seen.version;
-      ELSE
-        UPDATE {table} AS r SET
-          owner = '', expires_at = 'epoch', last_owner = _owner, last_result = _result, settled_at = now,
-          outcome = CASE _result WHEN 'failed' THEN _result WHEN 'unused' THEN '' ELSE r.outcome END,
-          last_expired = r.owner <> '' AND r.expires_at <= now, -- W3a
-          mark = CASE WHEN _result = 'unused' AND r.outcome = 'sealed' AND r.mark = r.slot_start THEN r.prior_mark ELSE r.mark END, -- W3b
-          prior_mark = NULL,
-          attempts = CASE WHEN _result = 'unused' THEN greatest(0, r.attempts - 1) ELSE r.attempts END,
-          keep_until = greatest(r.keep_until, now + _retention), -- R1
-          history = coalesce(_history, r.history)
-        WHERE r.ctid = seen.place AND r.xmin = seen.version;
+    -- How nearly every grant ends, at once, and without an answer of the whole row. That expires_at stays tells behind the lock whether the
+    -- lease ran out meanwhile (W3a); without an owner it says nothing.
+    UPDATE {table} AS r SET
+      owner = '', last_owner = _owner, last_result = _result, outcome = _result, settled_at = now, prior_mark = NULL,
+      last_expired = r.expires_at <= now, -- W3a
+      mark = CASE WHEN r.kind = 'rolling' THEN r.slot_start ELSE greatest(r.mark, r.slot_start) END, -- W3; a lease has neither
+      keep_until = greatest(r.keep_until, now + _retention), -- R1
+      history = coalesce(_history, r.history)
+    WHERE r.name = _name AND r.owner = _owner AND (_result = 'handled' OR _result = 'gave up' OR r.kind = 'lease') -- L4
+    RETURNING now, true AS done, r.last_expired, r.expires_at > now AND r.expires_at <= {clock} AS late, r.waited = r.token AS awaited
+    INTO seen;
+    EXIT WHEN FOUND;
+    UPDATE {table} AS r SET
+      owner = '', last_owner = _owner, last_result = _result, settled_at = now, prior_mark = NULL,
+      last_expired = r.owner <> '' AND r.expires_at <= now,
+      mark = CASE
+        WHEN _result IN ('handled', 'gave up') THEN -- W3
+          CASE WHEN r.kind = 'rolling' THEN r.slot_start ELSE greatest(r.mark, r.slot_start) END
+        WHEN _result = 'unused' AND r.outcome = 'sealed' AND r.mark = r.slot_start THEN r.prior_mark -- W3b
+        ELSE r.mark
+      END,
+      outcome = CASE _result WHEN 'unused' THEN '' WHEN 'released' THEN r.outcome ELSE _result END,
+      attempts = CASE _result WHEN 'unused' THEN greatest(0, r.attempts - 1) ELSE r.attempts END,
+      keep_until = greatest(r.keep_until, now + _retention), -- R1
+      history = coalesce(_history, r.history)
+    WHERE r.name = _name AND (r.owner = _owner OR r.owner = '' AND r.last_owner = _owner AND r.last_result = 'overlap') -- L4, W4
+    RETURNING now, true AS done, r.last_expired, r.expires_at > now AND r.expires_at <= {clock} AS late, r.waited = r.token AS awaited
+    INTO seen;
+    EXIT WHEN FOUND;
+    IF certain THEN
+      SELECT now, false AS done, r AS before, r.owner = _owner AS mine INTO seen FROM {table} AS r WHERE r.name = _name;
+      IF seen.mine IS NOT TRUE THEN
+        seen.now := now;
+        seen.done := false;
+        RETURN seen;
       END IF;
-      EXIT WHEN FOUND;
-    ELSIF certain THEN
-      seen.now := now;
-      seen.done := false;
-      RETURN seen;
     ELSE
       -- L7: that this owner id holds nothing is certain only behind whoever changes the row just now; that it will not, for a name that is
       -- new, only behind whoever inserts it
@@ -212,11 +218,11 @@ BEGIN
       END IF;
     END IF;
   END LOOP;
-  IF seen.expires_at > now AND seen.expires_at <= {clock} THEN -- W3a: it ran out while this waited for somebody who held the row
-    RAISE lock_not_available USING MESSAGE = 'rota: the lease ran out while its settlement waited for the row';
-  END IF;
-  IF seen.awaited THEN -- a release without waiters costs no NOTIFY: those queue up behind each other at commit
-    PERFORM pg_notify({channel}, _name);
+  IF seen.late OR seen.awaited THEN
+    IF seen.late THEN
+      RAISE lock_not_available USING MESSAGE = 'rota: the lease ran out while its settlement waited for the row';
+    END IF;
+    PERFORM pg_notify({channel}, _name); -- only to waiters: NOTIFYs queue up behind each other at commit
   END IF;
   RETURN seen;
 END {quote};
