@@ -72,12 +72,12 @@ class Immortal(MemoryDriver):
         pass
 
 
-def _raises(self: Any, ask: Any, error: Exception) -> Any:
+def _raises(engine: Any, ask: Any, error: Exception) -> Any:
     raise error
 
 
 mutant("F1", "a closed driver goes on", driver=Immortal)
-mutant("F2", "on_unavailable is ignored", (_engine.Engine, "_unavailable", _raises))
+mutant("F2", "on_unavailable is ignored", (_engine, "unavailable", _raises))
 mutant("F3", "a write-back disturbs a holder", rule("write_back")(lambda right, r, q, now: right(r and r._replace(expires_at=0), q, now)))
 mutant(
     "F3",
