@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import rota
 from rota.backend import Claim, Override, Renewal, Settlement, WriteBack
-from servers import Postgres
+from servers import HOST, PgBouncer, Postgres, wait_until
 
 SECOND = 1_000_000
 SLOT = 1_800_000_000 * SECOND
@@ -128,6 +130,52 @@ def test_the_async_face_sends_the_same(log: Log, victim: Postgres, name: str) ->
 
     asyncio.run(pair())
     assert len([sent for sent in log.new() if "DELETE" not in max(sent)]) == 2  # the heartbeat may sweep meanwhile (R3)
+
+
+def sent_while_it_waits(log: Log, url: str, holder: str, name: str, face: str) -> list[str]:
+    """Return what a client of `url` sends while it waits for a name, until it has looked at its record three times; then it gets it."""
+    sent: list[str] = []
+
+    def wait_blocking() -> None:
+        with rota.connect(url) as client, client.lease(name, wait=60):
+            pass
+
+    async def wait_async() -> None:
+        async with rota.connect_async(url) as client, client.lease(name, wait=60):
+            pass
+
+    def has_looked() -> bool:
+        sent.extend(max(found) for found in log.new())
+        return sum("(SELECT r FROM" in statement for statement in sent) >= 3
+
+    with rota.connect(holder) as client, ThreadPoolExecutor() as pool:
+        grant = client.try_lease(name, ttl="60s")
+        assert grant
+        log.new()
+        waiting = pool.submit(wait_blocking if face == "blocking" else lambda: asyncio.run(wait_async()))
+        try:
+            wait_until(has_looked, 20, "the waiter has looked three times")
+        finally:
+            grant.release()
+        waiting.result()
+    return sent
+
+
+@pytest.mark.parametrize("face", ["blocking", "async"])
+def test_a_waiter_behind_an_idle_pooler_asks_once_for_it_and_then_polls(log: Log, victim: Postgres, name: str, face: str) -> None:
+    """With nobody else in the pool all clients get the same connection to the server."""
+    with PgBouncer(victim, users=("logged",)) as pooler:
+        sent = sent_while_it_waits(log, pooler.url("logged"), pooler.url("logged"), name, face)
+    assert sum("pg_backend_pid" in statement for statement in sent) == 1
+    assert not any("LISTEN" in statement for statement in sent)
+
+
+@pytest.mark.parametrize("face", ["blocking", "async"])
+def test_a_waiter_polls_while_nobody_answers_where_it_is_to_listen(log: Log, victim: Postgres, name: str, face: str) -> None:
+    """A firewall is in the way of ``listen=``, say."""
+    with socket.create_server((HOST, 0)) as silent:
+        listen = f"postgresql%3A%2F%2Flogged%40{HOST}%3A{silent.getsockname()[1]}%2Frota"
+        sent_while_it_waits(log, victim.url("logged", options=f"listen={listen}"), victim.url("logged"), name, face)
 
 
 def test_no_session_is_ever_left_in_a_transaction(victim: Postgres, name: str) -> None:

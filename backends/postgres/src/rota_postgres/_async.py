@@ -16,7 +16,7 @@ from rota.errors import NotSupported, Unavailable
 
 from ._driver import PostgresDriver
 from ._link import Late, Link, Pool, Promise
-from ._verbs import Verbs
+from ._verbs import SOON, Verbs
 
 
 async def _ready(fd: int, writing: bool, seconds: float) -> bool:
@@ -106,14 +106,11 @@ class AsyncPostgresDriver(AsyncDriver):
         event = asyncio.Event()
         self._watchers.setdefault(name, set()).add(event)
         try:
-            while not driver.pooled:
+            while (link := await self._listens(deadline)) is not None:
                 event.clear()
                 try:
-                    if not await self._listen(deadline):
-                        break
                     if not await self._verbs.is_held(name, owner, max(deadline - time.monotonic(), 0.05)):
                         return True
-                    link = self._listening
                     async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                         await event.wait()
                     if self._listening is link:  # it was told: the grant that the note names has ended
@@ -124,21 +121,23 @@ class AsyncPostgresDriver(AsyncDriver):
             self._watchers[name].discard(event)
             if not self._watchers[name]:
                 del self._watchers[name]
-            link = self._stop_hearing() if not self._watchers else None
-            if link is not None:
-                await self._verbs.unlisten(link, driver.listen_pool)
+            last = self._stop_hearing() if not self._watchers else None
+            if last is not None:
+                await self._verbs.unlisten(last, driver.listen_pool)
         return await self._verbs.poll(name, owner, deadline)
 
-    async def _listen(self, deadline: float) -> bool:
-        """Listen, if nobody does yet; return False where a pooler stands in the way."""
+    async def _listens(self, deadline: float) -> Link | None:
+        """Listen, if nobody does yet; return on which connection, or None if that isn't to be had: the waiter has to look for itself."""
         self._lock = self._lock or asyncio.Lock()
-        async with asyncio.timeout(max(0.0, deadline - time.monotonic())), self._lock:
-            if self._listening is None:
-                self._listening = await self._verbs.listen(self._driver.listen_pool, deadline)
-                self._driver.pooled = self._listening is None
-                if self._listening is not None:
-                    asyncio.get_running_loop().add_reader(self._listening.fd, self._hear)
-            return self._listening is not None
+        soon = min(deadline, time.monotonic() + SOON)
+        with contextlib.suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(max(0.0, soon - time.monotonic())), self._lock:
+                if self._listening is None and not self._driver.pooled:
+                    self._listening = await self._verbs.listen(self._driver.listen_pool, soon)
+                    self._driver.pooled = self._listening is None
+                    if self._listening is not None:
+                        asyncio.get_running_loop().add_reader(self._listening.fd, self._hear)
+        return self._listening
 
     def _hear(self) -> None:
         names = list(self._watchers)

@@ -21,7 +21,7 @@ from rota.errors import ConfigurationError, NotSupported, RotaError, Unavailable
 
 from ._link import Late, Link, Pool, Promise, ready
 from ._sql import Statements
-from ._verbs import Verbs
+from ._verbs import SOON, Verbs
 from ._wire import COLUMNS, OTHER_COLUMNS, decode, record, statement, texts
 
 if TYPE_CHECKING:
@@ -237,10 +237,8 @@ class PostgresDriver(Driver):
         try:
             with self._lock:
                 self._watchers.add(ref(me, self._watchers.discard))
-            while not self.pooled:
-                if not self._read(me, deadline, lambda: self._listening is not None or self.pooled):
-                    return False
-                link, count = self._listening, self._heard.get(name, 0)
+            while (link := self._listens(me, deadline)) is not None:
+                count = self._heard.get(name, 0)
                 if not step(self.verbs.is_held(name, owner, max(deadline - time.monotonic(), 0.05))):
                     return True
                 if not self._read(me, deadline, partial(self._has_news, name, count, link)):
@@ -257,7 +255,14 @@ class PostgresDriver(Driver):
                 step(self.verbs.unlisten(last, self.listen_pool))
         return step(self.verbs.poll(name, owner, deadline))
 
-    def _has_news(self, name: str, count: int, link: Link | None) -> bool:
+    def _listens(self, me: _Watcher, deadline: float) -> Link | None:
+        """Listen, if nobody does yet; return on which connection, or None if that isn't to be had: the waiter has to look for itself."""
+        if not self.pooled:
+            with contextlib.suppress(Unavailable):
+                self._read(me, min(deadline, time.monotonic() + SOON), lambda: self._listening is not None or self.pooled)
+        return self._listening
+
+    def _has_news(self, name: str, count: int, link: Link) -> bool:
         return self._heard.get(name, 0) != count or self._listening is not link
 
     def _read(self, me: _Watcher, deadline: float, come: Callable[[], object]) -> bool:

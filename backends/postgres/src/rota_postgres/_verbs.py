@@ -36,6 +36,9 @@ _PERHAPS = ("08", "57P01", "57P02", "57P05")
 #: The server is there and can't serve now: limits, disk full, starting up, cancelled by statement_timeout, read only (a standby now).
 _AWAY = ("53", "54", "57", "58", "25006", "XX", "25P", "08")
 
+#: How long a waiter waits until it listens, seconds: while nobody answers there it might miss the end, so from then on it looks for itself.
+SOON = 0.5
+
 
 class Verbs(ABC):
     """See `rota.backend.Driver`. The faces differ in how they wait."""
@@ -140,15 +143,16 @@ class Verbs(ABC):
     async def poll(self, name: str, owner: str, deadline: float) -> bool:
         """Wait for the end of the owner's grant without being told."""
         pause = 0.05
-        while True:
+        while time.monotonic() < deadline:
             found = (await self.read(name, deadline - time.monotonic()))[0]
             if found is None or found.owner != owner:
                 return True
             left = deadline - time.monotonic()
             if left <= 0.01:
-                return False
+                break
             await self.sleep(min(left - 0.005, pause * random.uniform(0.7, 1.0)))
             pause = min(pause * 1.5, 1.0)
+        return False
 
     async def listen(self, pool: Pool, deadline: float) -> Link | None:
         """Return a connection that hears of every end that somebody noted; None where a pooler is in the way, which passes nothing on."""
