@@ -169,6 +169,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]!r}?" if near else ""
 
 
+def check_userinfo(url: Url) -> None:
+    """Refuse a raw ``@`` or ``/`` in user and password: a part of the password would be taken for a host or a path, and be shown."""
+    userinfo = url.rest.rpartition("@")[0]
+    if "@" in userinfo or "/" in userinfo:
+        raise ConfigurationError(
+            f"the {url.scheme}:// URL has more than one '@', or '/' before '@': percent-encode them, in a password too, as %40 and %2F"
+        )
+
+
 def check_host(host: str, scheme: str) -> None:
     """Refuse a host's name that resolvers refuse with errors of their own; the message holds none of it: it may be part of a password."""
     try:

@@ -58,13 +58,23 @@ def test_a_misspelt_option_is_an_error_that_says_what_was_meant(option: str, mea
         "postgresql://app:s3cret@db/coord?table=",
         "postgresql://app:s3cret@db/coord?listen=s3cret",
         "postgresql://app:s3cret@db/coord?listen=" + quote("postgresql://app:s3cret@db/coord?sslmod=x", safe=""),
+        "postgresql://app:a@s3cret@db/coord",
+        "postgresql://a@s3cret:b@db/coord",
+        "postgres://app:a@s3cret@db-a,db-b:5433/coord",
+        "postgresql://app:a@db-a,app:s3cret@db-b/coord",
+        "postgresql://app:a/s3cret@db/coord",
+        "postgresql://app:1/s3cret@db/coord",
+        "postgresql://app:@s3cret/b@db/coord",
+        "postgresql://app@db/coord?listen=" + quote("postgresql://app:a@s3cret@db/coord", safe=""),
+        "postgresql://app@db/coord?listen=" + quote("postgresql://app:1/s3cret@db/coord", safe=""),
+        "postgresql://app@db/coord?listen=" + quote("postgresql://app@db/coord?password=a&s3cret=b", safe=""),
     ],
 )
 def test_a_wrong_url_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         rota.connect(url)
     shown = str(error.value) + repr(error.value.__cause__)
-    assert "s3c" not in shown or "password" in url
+    assert "s3c" not in shown
 
 
 def test_every_option_has_a_line_of_help() -> None:

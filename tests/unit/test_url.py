@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from urllib.parse import quote, unquote
@@ -15,7 +16,7 @@ from rota import _registry
 from rota.backend import Backend, Driver
 from rota.errors import ConfigurationError
 from rota.memory import MemoryDriver, MemoryStore
-from rota.url import Url, check_options, check_text, parse
+from rota.url import Url, check_options, check_text, check_userinfo, parse
 
 # Letters that no message of rota holds four of in a row, and everything that URLs give a meaning to.
 PASSWORDS = st.text(st.sampled_from("ABCDEFGHJKLMNPQRTUVWXYZ0123456789/+=#%@?&:;,.~!$'()*[]{}<>\"\\|^`_- \t\n\0é中\ud800"), min_size=4)
@@ -94,6 +95,15 @@ def test_a_password_in_an_option_is_never_printed(password: str) -> None:
 def test_a_password_behind_no_scheme_is_never_printed(password: str, scheme: str) -> None:
     printed = everything_printed(f"{scheme}svc:{password}@cache.example")
     assert [piece for piece in pieces(password) if piece in printed] == []
+
+
+@given(PASSWORDS)
+def test_a_raw_password_never_becomes_a_host_or_a_path_where_user_and_hosts_are_told_apart(password: str) -> None:
+    with contextlib.suppress(ConfigurationError):
+        url = parse(f"safe://svc:{password}@cache.example/2")
+        check_userinfo(url)
+        assert url.rest.partition("@")[2] == "cache.example/2"
+        assert url.rest.partition("/")[2] == "2"
 
 
 @given(st.text(min_size=1))

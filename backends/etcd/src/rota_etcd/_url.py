@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from rota.errors import ConfigurationError
-from rota.url import Url, check_host, check_text
+from rota.url import Url, check_host, check_text, check_userinfo
 
 OPTIONS: Mapping[str, str] = {
     "tls": "true: TLS, as etcds:// has it",
@@ -64,9 +64,8 @@ def settings(url: Url) -> Settings:
     Raises:
         ConfigurationError: It is wrong; the message names the part, and quotes nothing that may be a secret.
     """
+    check_userinfo(url)
     authority, _, path = url.rest.partition("/")
-    if "@" in path:
-        raise ConfigurationError("the URL has '@' behind a '/': in a user or password, percent-encode '/' as %2F")
     userinfo, at, hosts = authority.rpartition("@")
     user, colon, password = userinfo.partition(":")
     if at and not (user and colon and password):

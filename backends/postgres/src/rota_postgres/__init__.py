@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rota.backend import AsyncDriver, Backend, Driver
 from rota.errors import ConfigurationError
-from rota.url import Url, check_host, did_you_mean
+from rota.url import Url, check_host, check_options, check_userinfo, parse
 
 if TYPE_CHECKING:
     from ._driver import PostgresDriver
@@ -44,7 +44,7 @@ class PostgresBackend(Backend):
         from ._driver import PostgresDriver
         from ._sql import Statements
 
-        options = _told(url.scheme, url.rest, {name: value for name, value in url.options.items() if name not in OWN})
+        options = _told(url._replace(options={name: value for name, value in url.options.items() if name not in OWN}))
         listen: Mapping[str, str] | None = options
         if own.get("listen") == "off":
             listen = None
@@ -78,12 +78,14 @@ def _libpq() -> dict[str, str | None]:
     return {option.keyword.decode(): None if option.val is None else option.val.decode() for option in pq.Conninfo.get_defaults()}
 
 
-def _told(scheme: str, rest: str, options: Mapping[str, str]) -> dict[str, str]:
+def _told(url: Url) -> dict[str, str]:
     """Let libpq read the URL; return what it makes of it, and what we add."""
     from urllib.parse import quote
 
     from psycopg import Error, pq
 
+    check_userinfo(url)
+    scheme, rest, options = url[:3]
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in options.items())
     try:
         parsed = pq.Conninfo.parse(f"{scheme}://{rest}{'?' + query if query else ''}".encode())
@@ -110,14 +112,12 @@ def _told(scheme: str, rest: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _listening(dsn: str) -> dict[str, str]:
-    scheme, colon, rest = dsn.partition("://")
+    scheme, colon, _ = dsn.partition("://")
     if not colon or scheme not in ("postgresql", "postgres"):
         raise ConfigurationError("listen= is a postgresql:// URL, percent-encoded, or off")
-    body = rest.partition("?")[0]
-    from rota.url import parse
-
-    url = parse(dsn)
-    for name in url.options:
-        if name not in _libpq():
-            raise ConfigurationError(f"the URL in listen= has an option that libpq does not know, {name!r}{did_you_mean(name, _libpq())}")
-    return _told(scheme, body, url.options)
+    try:
+        url = parse(dsn)
+        check_options(url, dict.fromkeys(_libpq(), ""))
+        return _told(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"listen=: {error}") from None

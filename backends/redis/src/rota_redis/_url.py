@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from rota.errors import ConfigurationError
-from rota.url import Url, check_host
+from rota.url import Url, check_host, check_userinfo
 
 #: (host, port), or the path of a Unix socket.
 Address = tuple[str, int] | str
@@ -87,9 +87,8 @@ def settings(url: Url) -> Settings:
         addresses, user, db, service = *_socket(url.rest), options.get("db", ""), ""
         user = {name: options[name] for name in ("username", "password") if name in options} or user
     else:
+        check_userinfo(url)
         authority, _, path = url.rest.partition("/")
-        if "@" in path:
-            raise ConfigurationError(f"the {scheme}:// URL has '@' behind a '/': in a user or password, percent-encode '/' as %2F")
         userinfo, at, hosts = authority.rpartition("@")
         user = _user(scheme, userinfo) if at else {}
         addresses = tuple(_host(scheme, host) for host in hosts.split(","))

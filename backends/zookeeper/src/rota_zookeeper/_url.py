@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from rota.errors import ConfigurationError
-from rota.url import Url, check_host
+from rota.url import Url, check_host, check_userinfo
 
 OPTIONS = {
     "acl": "who may read and change what is written: open, creator, or creator,read (default: creator with a user, else open)",
@@ -58,11 +58,8 @@ def place(url: Url) -> Place:
     Raises:
         ConfigurationError: It is wrong; the message holds no secret.
     """
-    if url.rest.count("@") > 1:
-        raise ConfigurationError("the zookeeper:// URL holds '@' twice: percent-encode it as %40 in a user or password")
+    check_userinfo(url)
     credentials, at, rest = url.rest.rpartition("@")
-    if "/" in credentials:
-        raise ConfigurationError("the zookeeper:// URL holds '/' before '@': percent-encode it as %2F in a user or password")
     hosts, slash, path = rest.partition("/")
     servers = [_server(host) for host in hosts.split(",")]
     options: dict[str, Any] = {"hosts": ",".join(servers), "timeout": _session_timeout(url)}
