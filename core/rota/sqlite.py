@@ -449,8 +449,11 @@ class SqliteBackend(Backend):
             raise ConfigurationError("the path of the sqlite:// URL must name a file")
         path = os.path.normpath("/" + path.lstrip("/"))
         try:
-            if stat.S_ISDIR(os.stat(path).st_mode):
+            mode = os.stat(path).st_mode
+            if stat.S_ISDIR(mode):
                 raise ConfigurationError(f"{path} is a folder: sqlite:// needs a file")
+            if not stat.S_ISREG(mode):  # SQLite would open a device or a pipe, and what follows look like an outage
+                raise ConfigurationError(f"{path} is no regular file: sqlite:// needs one")
         except OSError:
             pass
         return SqliteDriver(path)

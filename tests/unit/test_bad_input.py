@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
+import socket
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -320,6 +322,7 @@ URLS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("memory with a password", "memory://svc:{}@host", ("memory://NAME",)),
     ("NUL in a path", "sqlite:///nowhere/rota%00.db", ("file",)),
     ("path of a folder", "sqlite:///nowhere/", ("file",)),
+    ("path of a device", "sqlite:///dev/null", ("regular file",)),
     ("option that sqlite lacks", "sqlite:///nowhere/rota.db?mode=ro", ("'mode'", "prefix")),
 ]
 
@@ -389,6 +392,21 @@ def test_a_wrong_claim_makes_no_file(tmp_path: Path) -> None:
         assert not path.parent.exists()
         assert client.try_lease("job")
         assert path.exists()
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a socket", "a link to a device"])
+def test_what_is_no_regular_file_is_no_store(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+    with socket.socket(socket.AF_UNIX) as listening:
+        if kind == "a pipe":
+            os.mkfifo(path)
+        elif kind == "a socket":
+            listening.bind(str(path))
+        else:
+            path.symlink_to("/dev/null")
+        for connect in (rota.connect, rota.connect_async):
+            with pytest.raises(ConfigurationError, match="regular file"):
+                connect(f"sqlite://{path}")
 
 
 def test_durations_of_one_message_are_written_alike() -> None:
