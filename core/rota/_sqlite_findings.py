@@ -23,14 +23,14 @@ def examine(path: str, facts: Mapping[str, str | int | float | bool | None] | Ro
     """Return what is right or wrong with the file, or with its folder where it can't be opened."""
     found = [*_rights(path), *_space(path)]
     if not isinstance(facts, RotaError):
-        found += _file(path, facts)
+        found += _file(facts)
     elif "network file system" in str(facts):
         cure = "Put the file on a disk of this host; for several hosts take a server: PostgreSQL, Redis, ZooKeeper or etcd."
         found.append(Finding(BAD, "file system", str(facts), "Two hosts would both get a lock there, and both run the job.", cure))
     return found if not isinstance(facts, RotaError) else [finding for finding in found if finding.level != OK]
 
 
-def _file(path: str, facts: Mapping[str, str | int | float | bool | None]) -> Iterator[Finding]:
+def _file(facts: Mapping[str, str | int | float | bool | None]) -> Iterator[Finding]:
     kind = str(facts["file_system"] or "of a type that this system does not tell")
     if kind in _MEMORY:
         why = "It is gone with the next restart of the host: every slot may then run once more."
@@ -44,11 +44,6 @@ def _file(path: str, facts: Mapping[str, str | int | float | bool | None]) -> It
         why = "Readers and writers keep each other waiting, and calls end as unavailable."
         cure = "Put the file where SQLite can map memory (WAL needs it): a local disk, no folder that a virtual machine shares."
         yield Finding(WARN, "journal", f"{journal}, since the file system has no room for wal", why, cure)
-    if facts.get("made_now"):
-        why = "Whoever uses another file is not coordinated by this one."
-        yield Finding(
-            WARN, "file", f"{path} was not there, and is made now", why, "If another one was meant, delete it and correct the URL."
-        )
 
 
 def _rights(path: str) -> Iterator[Finding]:

@@ -102,7 +102,6 @@ class SqliteDriver(Driver):
         self._idle: list[Line] = []
         weakref.finalize(self, gate.close_pool, self._idle).atexit = False
         self._closed = False
-        self._made_now = False
         self._worked = False  # once it has, a file that can't be opened is away, and no longer a mistake of ours
 
     # -- connections
@@ -129,7 +128,6 @@ class SqliteDriver(Driver):
             # The file is made here so that it is never, not even for a moment, readable by others. O_EXCL is vital: to close any descriptor
             # of a file that is in use drops all locks that this process has on it, and then another process deletes the WAL under us.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
-            self._made_now = True
         except FileExistsError:
             pass
         except OSError as error:
@@ -300,7 +298,6 @@ class SqliteDriver(Driver):
                 "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
                 "synchronous": connection.execute("PRAGMA synchronous").fetchone()[0],
                 "file_system": _file_system(self.path),
-                "made_now": self._made_now,
             }
 
     def examine(self, facts: Mapping[str, str | int | float | bool | None] | RotaError, timeout: float) -> Sequence[Finding]:

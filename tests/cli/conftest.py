@@ -149,6 +149,11 @@ class Cli:
         with rota.connect(self.url) as client:
             yield client
 
+    def make(self, url: str = "") -> None:
+        """Make its store, or another, which has no names yet."""
+        with rota.connect(url or self.url) as client:
+            client.driver.read("job", 10.0)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep everybody else from writing to the store."""

@@ -23,6 +23,8 @@ SHORT = ("--duration", "100ms")
 @pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "zookeeper", "etcd"])
 def url(request: pytest.FixtureRequest, cli, on_server) -> str:
     """A store of each kind, below a prefix of its own."""
+    if request.param == "sqlite":
+        cli.make()
     if request.param in ("memory", "sqlite"):
         return f"{'memory://' if request.param == 'memory' else cli.url}?prefix=bench"
     return on_server(request.param, "bench")
@@ -52,6 +54,15 @@ def test_two_benches_do_not_meet(cli, capfd):
         assert "another rota bench" in capfd.readouterr().err
     with cli.client() as client:
         assert [record.name for record in client.driver.list("", 5.0) if record.kind] == ["rota-bench"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_store_that_is_not_there_may_be_another_one_than_was_meant_and_is_not_made(cli, named):
+    env = {} if named else {"ROTA_URL": None, "XDG_STATE_HOME": str(cli.folder / "state")}
+    ended = cli("bench", *SHORT, env=env)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "there is no store at" in ended.stderr
+    assert list(cli.folder.iterdir()) == []
 
 
 def test_what_a_killed_bench_left_is_no_hindrance(cli, capfd):
@@ -95,6 +106,7 @@ def test_what_cannot_be_measured_is_told_in_a_line(capfd, given, code, word):
 
 
 def test_off_a_terminal_there_are_seven_columns(cli):
+    cli.make()
     rows = [line.split("\t") for line in cli("bench", *SHORT).stdout.splitlines()]
     assert [row[0] for row in rows] == OPERATIONS + BARE
     assert {len(row) for row in rows} == {7}
@@ -113,8 +125,9 @@ def test_people_see_a_table(monkeypatch, capfd):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_it_and_nothing_is_left(cli, number):
+    cli.make()
     process = cli.start("bench", "--duration", "30s")
-    cli.until(lambda: cli.path.exists() and (record := cli.record("rota-bench/slots")) and record.kind)
+    cli.until(lambda: (record := cli.record("rota-bench/slots")) and record.kind)
     process.send_signal(number)
     process.send_signal(number)  # as a terminal that goes away may do
     ended = cli.end(process)
@@ -124,8 +137,9 @@ def test_a_signal_ends_it_and_nothing_is_left(cli, number):
 
 
 def test_what_cannot_be_forgotten_after_a_signal_is_told_in_bounded_time(cli):
+    cli.make()
     process = cli.start("bench", "--duration", "30s")
-    cli.until(lambda: cli.path.exists() and (record := cli.record("rota-bench/slots")) and record.kind)
+    cli.until(lambda: (record := cli.record("rota-bench/slots")) and record.kind)
     with cli.locked():
         process.send_signal(signal.SIGTERM)
         ended = cli.end(process)
@@ -134,8 +148,9 @@ def test_what_cannot_be_forgotten_after_a_signal_is_told_in_bounded_time(cli):
 
 
 def test_one_that_is_killed_stands_in_the_way_for_half_a_minute_at_most(cli):
+    cli.make()
     process = cli.start("bench", "--duration", "30s")
-    cli.until(lambda: cli.path.exists() and (record := cli.record("rota-bench/slots")) and record.kind)
+    cli.until(lambda: (record := cli.record("rota-bench/slots")) and record.kind)
     process.kill()
     process.wait()
     with cli.client() as client:

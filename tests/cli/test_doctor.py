@@ -63,6 +63,7 @@ def test_it_is_silent_on_a_file_and_leaves_no_name(cli, examined):
 def test_the_store_is_named_by_the_url_or_by_the_environment(cli, capfd, monkeypatch):
     a_job(cli)
     other = cli.folder / "other.db"
+    cli.make(f"sqlite://{other}")
     named, given = cli.start("doctor"), cli.start("doctor", f"sqlite://{other}")
     assert f"ok\treach\tsqlite://{cli.path} answers" in cli.end(named).stdout
     assert f"ok\treach\tsqlite://{other} answers" in cli.end(given).stdout
@@ -83,15 +84,31 @@ def test_a_url_that_cannot_be_is_refused_before_anything_is_looked_at(capfd, url
 # -- what may be wrong with a file
 
 
-def test_a_file_that_was_not_there_may_be_another_one_than_was_meant(cli, examined):
+def test_a_file_that_is_not_there_may_be_another_one_than_was_meant_and_is_not_made(cli, examined):
     code, found = examined(f"sqlite://{cli.folder}/new/typo.db")
-    assert (code, found["file"]["level"]) == (0, "warn")
-    assert "correct the URL" in found["file"]["cure"]
-    assert "file" not in examined(f"sqlite://{cli.folder}/new/typo.db")[1]
+    assert (code, found.keys(), found["store"]["level"]) == (1, {"store"}, "bad")
+    assert f"{cli.folder}/new/typo.db" in found["store"]["finding"]
+    assert "correct the URL" in found["store"]["cure"]
+    assert not (cli.folder / "new").exists()
+    ended = cli("doctor", env={"ROTA_URL": None, "XDG_STATE_HOME": str(cli.folder / "state")})
+    assert (ended.returncode, ended.stdout.startswith("bad\tstore\t")) == (1, True)
+    assert not (cli.folder / "state").exists()
+
+
+def test_a_folder_in_which_no_store_can_be_made_is_told(cli):
+    if os.geteuid() != 0:
+        pytest.skip("not run: only root can become another user")
+    for path in cli.folder.parents:
+        if path.stat().st_mode & 0o777 == 0o700 and path.is_relative_to(tempfile.gettempdir()):
+            path.chmod(0o711)
+    cli.folder.chmod(0o755)
+    code, found = as_nobody(f"sqlite://{cli.folder}/new.db")
+    assert (code, found["store"]["level"], found["permissions"]["level"]) == (1, "bad", "bad")
 
 
 def test_a_folder_that_anybody_may_change_is_told(cli, examined):
     (cli.folder / "open").mkdir()
+    cli.make(f"sqlite://{cli.folder}/open/store.db")
     (cli.folder / "open").chmod(0o777)
     found = examined(f"sqlite://{cli.folder}/open/store.db")[1]
     assert (found["permissions"]["level"], found["permissions"]["cure"]) == ("warn", f"chmod o-w {cli.folder}/open")
@@ -143,6 +160,7 @@ def test_another_users_file_is_told_with_whose_it_is(cli, examined, writable):
 def test_a_file_on_a_network_file_system_is_told(cli, examined, monkeypatch):
     import rota.sqlite
 
+    cli.make()
     # no test can mount one: this is what Linux would say of it
     monkeypatch.setattr(rota.sqlite, "_file_system", lambda path: "nfs4")
     code, found = examined(cli.url)
@@ -150,12 +168,13 @@ def test_a_file_on_a_network_file_system_is_told(cli, examined, monkeypatch):
     assert "PostgreSQL, Redis" in found["file system"]["cure"]
 
 
-def test_a_file_system_in_memory_and_a_full_one_are_told(examined, monkeypatch):
+def test_a_file_system_in_memory_and_a_full_one_are_told(cli, examined, monkeypatch):
     folder = Path("/dev/shm")
     if _file_system(str(folder)) != "tmpfs":
         pytest.skip("not run: there is no /dev/shm")
     path = folder / f"rota-doctor-{os.getpid()}.db"
     try:
+        cli.make(f"sqlite://{path}")
         found = examined(f"sqlite://{path}")[1]
         assert found["file system"]["level"] == "warn"
         assert "/var/lib" in found["file system"]["cure"]
@@ -176,6 +195,7 @@ def test_a_file_that_is_no_store_is_told(cli, examined):
 
 
 def test_in_a_pod_a_file_coordinates_nothing(cli, examined, monkeypatch):
+    cli.make()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     code, found = examined(cli.url)
     assert (code, found["scope"]["level"]) == (1, "bad")
@@ -387,6 +407,7 @@ def test_off_a_terminal_there_are_five_columns_and_no_colour(cli):
 
 
 def test_on_a_terminal_people_read_why_and_what_to_do(cli, black_hole):
+    cli.make()
     shown = cli.on_terminal("doctor", streams=("stdout", "stderr"))
     assert re.search(r"^ok    claim         a lease was granted", shown, re.MULTILINE)
     assert shown.splitlines()[-1].startswith("rota: 0 bad, ")
@@ -427,6 +448,7 @@ def test_every_subject_is_in_the_operators_page():
 
 
 def test_output_that_nobody_reads_is_no_error_and_one_that_is_closed_is_one(cli):
+    cli.make()
     reading, writing = os.pipe()
     os.close(reading)
     process = cli.start("doctor", stdout=writing)

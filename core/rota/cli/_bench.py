@@ -59,8 +59,8 @@ Not on a terminal, a tab between columns and - for nothing: operation, median,
 least and most of the rounds (microseconds), what it is beside, the median of
 that, ratio. The keys of --json: rota help json bench.
 
-Exit codes: 0; 1 another rota bench is at work there; 2 the command line or the
-URL is wrong; 115 the store did not answer."""
+Exit codes: 0; 1 another rota bench is at work there, or there is no store yet;
+2 the command line or the URL is wrong; 115 the store did not answer."""
 #: Beside what each operation is put: how many bare reads and writes.
 _BESIDE = {
     "acquire and release": (0, 2),
@@ -86,6 +86,7 @@ def bench(given: list[str]) -> int:
     from rota.client import connect
 
     from ._doctor import goodbye, named
+    from ._operator_read import check_made
     from ._progress import Ended, Progress, carry_out, ending
 
     url = named(found.url)
@@ -94,6 +95,7 @@ def bench(given: list[str]) -> int:
     measuring = Bench(client, seconds, progress)
     with ending():
         try:
+            check_made(client)
             if not carry_out(measuring.run, progress, seconds + LONGER):
                 raise Unavailable(f"nothing came within {seconds + LONGER:g}s while {progress.doing}")
         except Ended:

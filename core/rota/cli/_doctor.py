@@ -45,8 +45,8 @@ _AFTER = """\
 Not on a terminal, a tab between columns and - for nothing: level, subject, what
 was found, why it matters, what to do. [...] is a default.
 
-Exit codes: 0 nothing bad; 1 something is bad, or it can't be reached; 2 the
-command line or the URL is wrong, so that nothing was looked at."""
+Exit codes: 0 nothing bad; 1 something is bad, or it can't be reached or is not
+there; 2 the command line or the URL is wrong, so that nothing was looked at."""
 
 
 def doctor(given: list[str]) -> int:
@@ -80,7 +80,7 @@ def named(given: str | None) -> Url:
     if url == "":
         source = "ROTA_URL" if given is None else "the URL"
         raise ConfigurationError(f"{source} is empty: name the store, or leave it out for this host's file")
-    return store("") if url is None else parse(url)
+    return store("", make=False) if url is None else parse(url)
 
 
 def _examined(url: Url, seconds: float) -> list[Finding]:

@@ -63,6 +63,13 @@ _REFUSED = Finding(
     "Waiting cures none of it: every claim fails, and rota run ends with 2.",
     "Correct what it names, in the URL or at the store.",
 )
+_ABSENT = Finding(
+    BAD,
+    "store",
+    "",
+    "Nobody has used it yet. Jobs that name another one are not coordinated with those that name this.",
+    "If another one was meant, correct the URL. Else nothing: the first claim makes it.",
+)
 
 
 class Examination:
@@ -87,7 +94,7 @@ class Examination:
         return max(0.05, min(CALL, (self.deadline - time.monotonic()) / 2))
 
     def run(self) -> None:
-        """Look at everything; stop where the store can't be reached."""
+        """Look at everything; stop where the store can't be reached or is not there."""
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
             ("reaching the store", self._reach),
             ("measuring the latency", self._measure),
@@ -141,6 +148,10 @@ class Examination:
     # -- the steps
 
     def _reach(self) -> bool:
+        if place := self.driver.unmade():  # the first verb would make it
+            self._add(_ABSENT._replace(text=f"there is none at {place} yet"))
+            self._explained(ConfigurationError(f"there is no store at {place} yet"))
+            return False
         began = time.monotonic()
         error: RotaError | None = None
         try:
