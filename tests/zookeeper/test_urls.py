@@ -182,6 +182,17 @@ def test_kazoo_logs_no_password(server: ZooKeeper, connect: Any, name: str, capl
     assert "s3cret" not in caplog.text
 
 
+@pytest.mark.parametrize("level", ["WARNING", "INFO", "DEBUG"])
+def test_kazoo_logs_what_the_application_wants_to_read(server: ZooKeeper, name: str, caplog: Any, level: str) -> None:
+    """Who asks for warnings does not read of each connection; and at DEBUG kazoo would write passwords."""
+    caplog.set_level(level)
+    caplog.handler.setLevel(0)  # as the handlers of `logging.basicConfig` are
+    with rota.connect(server.url("/a"), timeout=10) as client:
+        assert client.try_lease(name)
+    said = {record.levelname for record in caplog.records if record.name == "rota_zookeeper.kazoo"}
+    assert ("INFO" in said, "DEBUG" in said) == (level != "WARNING", False)
+
+
 @pytest.mark.parametrize("host", ["h..example", f"{'h' * 64}.example", "a.example,h..example", f"{'é' * 64}.example"])
 def test_hosts_that_no_resolver_takes_are_refused_before_it_is_asked(host: str) -> None:
     with pytest.raises(ConfigurationError, match="host"):

@@ -37,10 +37,11 @@ BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeo
 #: How long an end waits for the server's goodbye, seconds.
 GOODBYE = 1.0
 
-# kazoo logs the credentials at DEBUG, and a line for each vain attempt to connect: not for people who have no logging set up
+# kazoo logs a line for each vain attempt to connect: not for people who have no logging set up. At DEBUG it logs the credentials: not for
+# anybody. A level of our own would stand in the place of the application's.
 _log = logging.getLogger("rota_zookeeper.kazoo")
 _log.addHandler(logging.NullHandler())
-_log.setLevel(logging.INFO)
+_log.addFilter(lambda record: record.levelno >= logging.INFO)
 
 
 class Link:
