@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from servers import Postgres, RunningPostgres
 
-WORKER = Path(__file__).with_name("_worker_interrupts.py")
+WORKER = Path(__file__).parents[1] / "faults" / "_worker_signals.py"
 
 
 @pytest.mark.parametrize("does", ["raise", "use"])
 def test_a_signal_at_any_line_leaves_no_lock_and_no_connection_behind(prepared: Postgres | RunningPostgres, does: str) -> None:
     """L8, F4: whatever its handler does. The process ends itself when it hangs."""
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", str(WORKER), prepared.url("app"), does], capture_output=True, text=True, timeout=110, check=False
-    )
+    command = [sys.executable, "-W", "ignore", str(WORKER), prepared.url("app"), "rota_postgres", does]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert int(ended.stdout.split()[0]) > 150, ended.stdout

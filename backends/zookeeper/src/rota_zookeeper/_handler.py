@@ -31,12 +31,14 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     Attributes:
         attempts: How often it has tried to connect since it was connected last.
+        are_requests: Says whether any wait to be sent.
     """
 
     def __init__(self, log: Any) -> None:
         super().__init__()
         self.servers = 1
         self.attempts = 0
+        self.are_requests: Callable[[], object] = lambda: False
         self.threads: list[threading.Thread] = []
         self.refusal: Exception | None = None
         self._log = log
@@ -65,7 +67,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return connection
 
     def create_socket_pair(self) -> tuple[Bell, Bell]:
-        bell = Bell(*super().create_socket_pair())
+        ear, clapper = super().create_socket_pair()
+        bell = Bell(ear, clapper, self.are_requests)
         return bell, bell
 
     def select(self, reading: list[Any], writing: list[Any], errors: list[Any], timeout: float | None = None) -> Any:
@@ -99,16 +102,18 @@ def _close_tls(error: OSError) -> None:
 
 
 class Bell:
-    """Both ends of the pair of sockets by which kazoo is woken to send: with one byte in it, however many requests there are.
+    """Both ends of the pair of sockets by which kazoo is woken to send: there is a byte in it while there are requests.
 
-    With a byte for each, which is what kazoo writes, some 300 of them fill it. Who sends more waits then, and the thread that reads would
-    wait for itself.
+    With a byte for each, which is what kazoo reads and writes, some 300 of them fill it. Who sends more waits then, and the thread that
+    reads would wait for itself. And one whom the handler of a signal interrupted before he rang would leave the last of all requests that
+    follow without a byte. So here the requests themselves say whether there are any: nothing is counted, and nothing is locked.
     """
 
-    def __init__(self, ear: Any, clapper: Any) -> None:
+    def __init__(self, ear: Any, clapper: Any, are_any: Callable[[], object]) -> None:
         self._ear, self._clapper = ear, clapper
-        self._rung = 0
-        self._lock = threading.Lock()
+        self._are_any = are_any
+        ear.setblocking(False)
+        clapper.setblocking(False)
 
     def fileno(self) -> int:
         """What is ready to be read while there are requests."""
@@ -117,18 +122,17 @@ class Bell:
 
     def send(self, data: bytes) -> int:
         """Ring for one more request."""
-        with self._lock:
-            self._rung += 1
-            if self._rung == 1:
-                self._clapper.send(data)
+        with suppress(BlockingIOError):  # it is full: it rings
+            self._clapper.send(data)
         return 1
 
     def recv(self, _: int) -> bytes:
-        """Take one request off."""
-        with self._lock:
-            if self._rung == 1:
-                self._ear.recv(1)
-            self._rung = max(0, self._rung - 1)
+        """Have it ring no longer, unless there are more requests."""
+        if not self._are_any():
+            with suppress(BlockingIOError):
+                self._ear.recv(4096)
+            if self._are_any():  # one came meanwhile, and its byte may be gone
+                self.send(b"\0")
         return b"\0"
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Line:
 
     def after_fork(self) -> None:
         """The parent's places are not ours."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: dict[str, list[tuple[Any, Callable[[], Any] | None]]] = {}  # by the path that is watched; see `_changing`
         self._ended: list[tuple[Any, str, str, Any]] = []  # places of waits that are over, until the claim that follows is decided
         self._claimed = threading.Event()

@@ -72,7 +72,7 @@ class Link:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the handler of a signal may come while it is held, and ask for the client
         self._client: Any = None
         self._prepared: Any = None
         self._refused: Exception | None = None
@@ -123,10 +123,10 @@ class Link:
             if client is not None and self._is_hopeless(client):
                 self._client = None
                 self._forget(True)
-                threading.Thread(target=_end, args=(client,), name="rota-zookeeper-close", daemon=True).start()
+                self._end_later(client)
                 client = None
             if client is None:
-                client = self._client = self._start()
+                client = self._start()
             arrival = client.handler.async_result()
             self._arrivals.append(arrival)
         if client.connected or self._closed:
@@ -149,6 +149,7 @@ class Link:
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
         client = KazooClient(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
         handler.servers = len(client.hosts)
+        handler.are_requests = lambda: client._queue
 
         def listen(state: str) -> None:
             if state == KazooState.CONNECTED:
@@ -168,7 +169,14 @@ class Link:
                 self._tell()
 
         client.add_listener(listen)
-        client.start_async()
+        try:
+            self._client = client
+            client.start_async()
+        except BaseException:  # interrupted: half of its threads run
+            self._client = None
+            with contextlib.suppress(RuntimeError):  # or there is no thread to be had
+                self._end_later(client)
+            raise
         return client
 
     def _tell(self) -> None:
@@ -186,9 +194,13 @@ class Link:
         if client is None:
             return
 
+        self._end_later(client).join(GOODBYE)
+
+    @staticmethod
+    def _end_later(client: Any) -> threading.Thread:
         ending = threading.Thread(target=_end, args=(client,), name="rota-zookeeper-close", daemon=True)
         ending.start()
-        ending.join(GOODBYE)
+        return ending
 
     def after_fork(self) -> None:
         """Forget the parent's client without a word; a client of kazoo's hangs in a forked child."""
