@@ -309,6 +309,27 @@ def test_many_leases_are_renewed_on_one_stream(etcd: Etcd, name: str, driver_for
     assert streams.count(_wire.KeepAlive) == 1
 
 
+def test_a_renewal_that_was_interrupted_takes_no_others_answer(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L3: by the handler of a signal, after it was noted and before it was sent. What is renewed later is not lost."""
+    driver = driver_for(etcd.url())
+    claims = [lease(f"{name}{number}") for number in range(3)]
+    renewals = [Renewal(claim.name, claim.owner, claim.ttl, DAY) for claim in claims if driver.claim(claim, 5.0).verdict == WON]
+    assert list(driver.renew(renewals, 5.0).held) == [True] * 3
+    stream = driver.link._stream[1]
+
+    class Interrupted:
+        def put(self, request: object) -> None:
+            stream._requests = requests
+            raise KeyboardInterrupt
+
+    requests, stream._requests = stream._requests, Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        stream.ask([1])
+    for _ in range(3):
+        assert list(driver.renew(renewals, 5.0).held) == [True] * 3
+    assert driver.link._stream[1] is stream
+
+
 def test_a_lease_renewed_for_long_says_how_long_its_record_is_kept(
     etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ class Leases:
         """Start with nothing: also called in a forked child, which has nothing to do with its parent's."""
         self._of: dict[str, Lease] = {}
         self._spare: dict[int, deque[Lease]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the handler of a signal may come while it is held, and claim
 
     def of(self, owner: str) -> Lease | None:
         """Return the lease of a grant that this driver has made, until it is settled."""

@@ -89,15 +89,14 @@ class OwnEndpoints:
         _of_the_parent.extend(getattr(self, "_channels", {}).values())
         self._channels: dict[int, grpc.Channel] = {}
         self._token = ""
-        self._lock, self._login_lock = threading.Lock(), threading.Lock()
+        self._lock, self._login_lock = threading.RLock(), threading.RLock()  # as that of the stream
 
     def channel(self, index: int) -> grpc.Channel:
         """As `Endpoints.channel`."""
         channel = self._channels.get(index)
         if channel is None:
             with self._lock:
-                channel = self._channels.get(index) or self._open(index)
-                self._channels[index] = channel
+                channel = self._channels.get(index) or self._channels.setdefault(index, self._open(index))
         return channel
 
     def _open(self, index: int) -> grpc.Channel:
@@ -153,7 +152,7 @@ class Link:
 
     def _forget_stream(self) -> None:
         self._stream: tuple[grpc.Channel, Stream] | None = None
-        self._stream_lock = threading.Lock()
+        self._stream_lock = threading.RLock()  # the handler of a signal may come while it is held, and use this
 
     def after_fork(self) -> None:
         """In a forked child: have nothing to do with the parent's connections."""

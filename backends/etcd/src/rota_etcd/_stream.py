@@ -76,8 +76,8 @@ class Stream:
 
     def __init__(self, stub: Callable[..., Any], metadata: object) -> None:
         self._requests: SimpleQueue[Any] = SimpleQueue()
-        self._asked: deque[Round] = deque()
-        self._lock = threading.Lock()
+        self._asked: deque[tuple[int, Round]] = deque()
+        self._lock = threading.RLock()  # the handler of a signal may come while it is held, and ask too
         self.error: grpc.RpcError | None = None
         try:
             self._call = stub(iter(self._requests.get, None), None, metadata)
@@ -92,11 +92,11 @@ class Stream:
             grpc.RpcError: The stream is broken.
         """
         made = Round(len(leases))
-        with self._lock:  # etcd answers in the order of the requests
+        with self._lock:
             if self.error is not None:
                 raise self.error
             for lease in leases:
-                self._asked.append(made)
+                self._asked.append((lease, made))
                 self._requests.put(_wire.KeepAlive(ID=lease))
         return made
 
@@ -108,13 +108,22 @@ class Stream:
         error: grpc.RpcError = Broken(grpc.StatusCode.UNAVAILABLE, "the stream of keepalives ended")
         try:
             for response in self._call:
-                self._asked.popleft().answer(response.ID, response.TTL)
+                self._answer(response.ID, response.TTL)
         except grpc.RpcError as broken:
             error = broken
         with self._lock:
             self.error = error
-            left = dict.fromkeys(self._asked)
+            left = dict.fromkeys(made for _, made in self._asked)
             self._asked.clear()
         self._requests.put(None)  # the thread that sends ends with it
         for made in left:
             made.fail(error)
+
+    def _answer(self, lease: int, seconds: int) -> None:
+        # etcd answers in the order of the requests, so it is the first; but for those of whom was interrupted between the lines of `ask`
+        for at in range(len(self._asked)):
+            asked, made = self._asked[at]
+            if asked == lease:
+                del self._asked[at]
+                made.answer(lease, seconds)
+                return

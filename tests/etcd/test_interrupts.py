@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+"""Ctrl-C, time limits, handlers that take a lease: a signal at the worst moment costs the client of etcd nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from servers import Etcd
+
+WORKER = Path(__file__).parents[1] / "faults" / "_worker_signals.py"
+
+
+@pytest.mark.parametrize("does", ["raise", "use"])
+def test_a_signal_at_any_line_leaves_no_lock_behind(etcd: Etcd, does: str) -> None:
+    """L8, F4: whatever its handler does. The process ends itself when it hangs."""
+    command = [sys.executable, "-W", "ignore", str(WORKER), etcd.url(), "rota_etcd", does]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert int(ended.stdout.split()[0]) > 150, ended.stdout
