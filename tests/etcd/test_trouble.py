@@ -347,6 +347,53 @@ def test_a_lease_renewed_for_long_says_how_long_its_record_is_kept(
     assert etcd.get(f"rota/leases/{name}") == b"%d" % won.token
 
 
+# -- histories, of which most is in a key of its own
+
+
+def test_a_history_is_read_as_it_was_written_whoever_wrote_which_part_of_it(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims
+) -> None:
+    """And few settlements write most of it."""
+    drivers, history = [driver_for(etcd.url(prefix=name)) for _ in range(3)], b""
+    for number in range(60):
+        driver, claim = drivers[number // 4 % 2], lease(name)
+        answer = driver.claim(claim, 5.0)
+        assert (answer.verdict, answer.record and answer.record.history) == (WON, history)
+        # as a rule runs are put in front, and the oldest fall off; now and then it is another one, or there is none
+        history = {25: b"another", 50: b""}.get(number, b"%d: a run of fifty bytes, or sixty with its number...\n" % number + history)
+        history = history if len(history) < 1700 else history[: history.rfind(b"\n", 0, 1365) + 1]
+        assert driver.settle(Settlement(name, claim.owner, RELEASED, DAY, history), 5.0).applied
+        record, _ = drivers[2].read(name, 5.0)
+        assert record is not None
+        assert record.history == history
+        assert [each.history for each in drivers[2].list("", 5.0)] == [history]
+        if number == 24:
+            kept = etcd.do("kv/range", key=f"{name}/history/{name}".encode())["kvs"]
+            assert int(kept[0]["version"]) <= 6
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_nothing_is_left_of_the_history_of_a_record_that_is_gone(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, by_hand: bool
+) -> None:
+    driver, claim = driver_for(etcd.url()), lease(name)
+    driver.claim(claim, 5.0)
+    driver.settle(Settlement(name, claim.owner, RELEASED, DAY, b"a run\n" * 200), 5.0)
+    assert etcd.get(f"rota/history/{name}")
+    if by_hand:
+        etcd.do("kv/deleterange", key=f"rota/records/{name}".encode())
+    else:
+        assert driver.forget(name, 5.0)
+    record, _ = driver.read(name, 5.0)
+    assert record is None or not record.history
+    other = driver_for(etcd.url())
+    assert other.claim(lease(name), 5.0).verdict == WON
+    assert etcd.get(f"rota/history/{name}") is None
+    record, _ = driver.read(name, 5.0)
+    assert record is not None
+    assert record.history == b""
+
+
 # -- keeping (R1, R3)
 
 
@@ -360,7 +407,7 @@ def test_a_sweep_looks_at_all_records_in_turn_and_removes_what_it_may(
             claim = lease(each, retention=DAY)
             driver.claim(claim, 5.0)
             if each != names[2]:
-                driver.settle(Settlement(each, claim.owner, RELEASED, DAY), 5.0)
+                driver.settle(Settlement(each, claim.owner, RELEASED, DAY, b"a run\n" * 200), 5.0)
         assert driver.sweep(100, 5.0) == 0
         # a month later, by the members' clock; the lease is still held
         real = driver._time
@@ -368,6 +415,7 @@ def test_a_sweep_looks_at_all_records_in_turn_and_removes_what_it_may(
         monkeypatch.setattr(driver, "_time", lambda *a, **k: tuple(at + later for at in real(*a, **k)))
         assert [driver.sweep(2, 5.0) for _ in range(4)] == [2, 1, 1, 0]
         assert [record.name for record in driver.list("", 5.0)] == [names[2]]
+        assert "kvs" not in server.do("kv/range", key=b"rota/history/", range_end=b"rota/history0")
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "colour": "red"}'])

@@ -152,11 +152,12 @@ class Leases:
         """Keep one whose key is gone for the next grant of its length; what is too many ends by itself."""
         if lease.doubtful:
             return
-        try:
-            self._link.open_stream(monotonic())  # from here on it is seen when the store goes away
-        except _TOLD_LATER:
-            return
-        lease.stream = self._link.stream
+        if not lease.stream or lease.stream != self._link.stream:
+            try:
+                self._link.open_stream(monotonic())  # from here on it is seen when the store goes away
+            except _TOLD_LATER:
+                return
+            lease.stream = self._link.stream
         if lease.stream:
             with self._lock:
                 spare = self._spare.get(lease.asked)

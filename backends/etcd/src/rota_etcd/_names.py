@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from rota.backend import Record
 
 from . import _wire
-from ._codec import Found, Keys, decode, encode, found
+from ._codec import Found, Keys, decode, encode, found, rest_of
 from ._link import Link
 
 #: How many names' records are remembered.
@@ -71,33 +72,41 @@ class Names:
             hold: The key to bind to the etcd lease of this id.
             fences: Whether to say that its etcd lease will be revoked.
         """
-        encoded = name.encode()
-        record_key, lease_key = self.keys.records + encoded, self.keys.leases + encoded
+        encoded, keys = name.encode(), self.keys
+        record_key, lease_key = keys.records + encoded, keys.leases + encoded
         fenced = fences or (before.fenced and hold is None)
+        rest = b"" if record is None else rest_of(record.history, before.rest)
         request = _wire.Txn()
         # field by field: in three quarters of the time that it takes from dicts, in a quarter of that from messages
         request.compare.add(target=_wire.MOD, key=record_key, mod_revision=before.written)
         request.compare.add(target=_wire.CREATE, key=lease_key, create_revision=before.held)
         if record is None:
             request.success.add().request_delete_range.key = record_key
+            request.success.add().request_delete_range.key = keys.history + encoded
         else:
             put = request.success.add().request_put
-            put.key, put.value = record_key, encode(record, seconds, fenced)
+            put.key, put.value = record_key, encode(record, seconds, fenced, rest)
             if hold is not None:
                 put = request.success.add().request_put
                 put.key, put.lease = hold
                 put.value = b"%d" % record.token
             elif before.held and not record.owner:
                 request.success.add().request_delete_range.key = lease_key
+            if rest is not before.rest:
+                if rest:
+                    put = request.success.add().request_put
+                    put.key, put.value = keys.history + encoded, rest
+                else:
+                    request.success.add().request_delete_range.key = keys.history + encoded
         response = self._link.call(request, deadline, writes=True)
         if not response.succeeded:
             return self.find(name, deadline)
         at = response.header.revision
-        if hold is not None and hold[0] == lease_key:
-            self._remember(name, Found(record, seconds, at, before.held or at, hold[1], at))
-        elif record is not None:
-            kept = (before.held, before.lease) if record.owner else (0, 0)
-            self._remember(name, Found(record, seconds, at, *kept, at, fenced))
+        if record is not None:
+            held, lease = (before.held, before.lease) if record.owner else (0, 0)
+            if hold is not None and hold[0] == lease_key:
+                held, lease = held or at, hold[1]
+            _keep(self._seen, name, Found(record, seconds, at, held, lease, at, fenced, b"", rest))
         return None
 
     def recall(self, name: str) -> Found | None:
@@ -108,9 +117,6 @@ class Names:
         self._seen_on = stream
         return self._seen.pop(name, None)
 
-    def _remember(self, name: str, found: Found) -> None:
-        _keep(self._seen, name, found)
-
     def page(self, prefix: bytes, first: bytes, limit: int, deadline: float) -> Sequence[tuple[str, Found]]:
         """Return up to ``limit`` names that start so, from one on."""
         keys = self.keys.records
@@ -120,17 +126,22 @@ class Names:
             return []
         names = [kv.key[len(keys) :] for kv in response.kvs]
         at = response.header.revision
-        leases = self.keys.leases
-        between = _wire.Range(key=leases + names[0], range_end=leases + names[-1] + b"\0", revision=at, keys_only=True)
-        held = {kv.key[len(leases) :]: kv for kv in self._link.call(between, deadline).kvs}
+        held = self._between(self.keys.leases, names[0], names[-1], at, deadline)
+        histories = self._between(self.keys.history, names[0], names[-1], at, deadline)
         page = []
         for name, kv in zip(names, response.kvs, strict=True):
-            lease = held.get(name)
+            lease, history = held.get(name), histories.get(name)
+            rest = history.value if history is not None else b""
             decoded = name.decode(errors="backslashreplace")  # what is no text is none of rota's, and `decode` says so
-            stored, seconds, fenced = decode(decoded, kv.value)
+            stored, seconds, fenced = decode(decoded, kv.value, rest)
             held_since, its_lease = (lease.create_revision, lease.lease) if lease is not None else (0, 0)
-            page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at, fenced)))
+            page.append((decoded, Found(stored, seconds, kv.mod_revision, held_since, its_lease, at, fenced, rest=rest)))
         return page
+
+    def _between(self, keys: bytes, first: bytes, last: bytes, revision: int, deadline: float) -> dict[bytes, Any]:
+        """Return what some keys had for the names from one to another at a revision."""
+        asked = _wire.Range(key=keys + first, range_end=keys + last + b"\0", revision=revision)
+        return {kv.key[len(keys) :]: kv for kv in self._link.call(asked, deadline).kvs}
 
 
 def _keep(remembered: dict[str, Found], name: str, found: Found) -> None:
