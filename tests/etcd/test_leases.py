@@ -39,7 +39,7 @@ def requests(driver: EtcdDriver) -> Counter[str]:
     sent, stub = Counter[str](), driver.link._stub
 
     def counted(at: int, kind: type[Any]) -> Any:
-        sent[kind.DESCRIPTOR.name] += 1
+        sent["TxnRequest" if kind is bytes else kind.DESCRIPTOR.name] += 1
         return stub(at, kind)
 
     driver.link._stub = counted  # type: ignore[method-assign]

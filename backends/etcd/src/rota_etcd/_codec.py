@@ -52,14 +52,14 @@ class Keys:
             request.success.add().request_range.key = keys + encoded
         return request
 
-    def looking(self, name: str, known: Found) -> Any:
-        """Return the request that reads all of a name unless it is held as is known."""
+    def looking(self, name: str, known: Found) -> bytes:
+        """Return the request, ready to be sent, that reads all of a name unless it is held as is known."""
         encoded, request = name.encode(), _wire.Txn()
         request.compare.add(target=_wire.MOD, key=self.records + encoded, mod_revision=known.written)
         request.compare.add(target=_wire.VALUE, key=self.leases + encoded, value=known.value)
         for keys in self._all:
             request.failure.add().request_range.key = keys + encoded
-        return request
+        return request.SerializeToString()  # type: ignore[no-any-return]
 
 
 class Found(NamedTuple):

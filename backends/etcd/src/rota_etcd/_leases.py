@@ -14,7 +14,6 @@ transaction. These rules make that safe:
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -77,7 +76,6 @@ class Leases:
         """Start with nothing: also called in a forked child, which has nothing to do with its parent's."""
         self._of: dict[str, Lease] = {}
         self._spare: dict[int, deque[Lease]] = {}
-        self._lock = threading.RLock()  # the handler of a signal may come while it is held, and claim
 
     def of(self, owner: str) -> Lease | None:
         """Return the lease of a grant that this driver has made, until it is settled."""
@@ -93,9 +91,9 @@ class Leases:
 
     def adopt(self, owner: str, lease: Lease) -> None:
         """Note that this grant has this lease from now on."""
-        with self._lock:
-            self._of[owner] = lease
-            if len(self._of) > KNOWN:
+        self._of[owner] = lease
+        if len(self._of) > KNOWN:
+            with suppress(KeyError, RuntimeError, StopIteration):  # another thread is at it
                 del self._of[next(iter(self._of))]
 
     def make(self, ttl: int, deadline: float) -> Lease:
@@ -159,22 +157,22 @@ class Leases:
                 return
             lease.stream = self._link.stream
         if lease.stream:
-            with self._lock:
-                spare = self._spare.get(lease.asked)
-                if spare is None:
-                    spare = self._spare[lease.asked] = deque(maxlen=SPARE)
-                spare.append(lease)
+            spare = self._spare.get(lease.asked)
+            if spare is None:
+                spare = self._spare.setdefault(lease.asked, deque(maxlen=SPARE))
+            spare.append(lease)
 
     def _taken_over(self, asked: int) -> Lease | None:
         waiting = self._spare.get(asked)
         if not waiting:
             return None
-        with self._lock:
-            while waiting:
-                lease = waiting.pop()
-                if lease.stream == self._link.stream and monotonic() - lease.renewed_at < lease.seconds / 2:
-                    return lease
-                waiting.clear()  # the others are older
+        try:
+            lease = waiting.pop()
+        except IndexError:  # another thread was faster
+            return None
+        if lease.stream == self._link.stream and monotonic() - lease.renewed_at < lease.seconds / 2:
+            return lease
+        waiting.clear()  # the others are older
         return None
 
     def revoke(self, lease: int, deadline: float) -> None:

@@ -174,7 +174,7 @@ class Link:
         """Return the response.
 
         Args:
-            request: Its type says which method is meant.
+            request: Its type says which method is meant; bytes are a transaction.
             deadline: By `_clock.monotonic`.
             writes: Whether it must not be repeated when its fate is unknown.
 
@@ -288,9 +288,9 @@ class Link:
         known = self._stubs.get((at, kind))
         if known is not None and known[0] is channel:
             return known[1]
-        path, response = _wire.METHODS[kind]
+        path, response = _wire.METHODS[_wire.Txn if kind is bytes else kind]
         make = channel.stream_stream if kind in (_wire.KeepAlive, _wire.Watch) else channel.unary_unary
-        stub: Callable[..., Any] = make(path, kind.SerializeToString, response)
+        stub: Callable[..., Any] = make(path, None if kind is bytes else kind.SerializeToString, response)
         self._stubs[at, kind] = channel, stub
         return stub
 

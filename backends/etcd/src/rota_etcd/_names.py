@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from rota.backend import Record
 
@@ -16,6 +16,8 @@ from ._link import Link
 #: How many names' records are remembered.
 SEEN = 1000
 
+T = TypeVar("T")
+
 
 class Names:
     """The names under one prefix, and what was written of them last."""
@@ -25,7 +27,7 @@ class Names:
         self._link = link
         self._seen: dict[str, Found] = {}  # the next write starts from it, and reads only if it is outdated
         self._seen_on = 0
-        self._looked: dict[str, Found] = {}  # of names that were held
+        self._looked: dict[str, tuple[Found, bytes]] = {}  # of names that were held, and how to ask whether they still are
 
     def find(self, name: str, deadline: float) -> Found:
         """Read a name."""
@@ -41,12 +43,12 @@ class Names:
         if known is None:
             looked = self.find(name, deadline)
         else:
-            response = self._link.call(self.keys.looking(name, known), deadline)
+            response = self._link.call(known[1], deadline)
             if response.succeeded:
-                return known
+                return known[0]
             looked = found(name, response)
         if looked.held:
-            _keep(self._looked, name, looked)
+            _keep(self._looked, name, (looked, self.keys.looking(name, looked)))
         else:
             self._looked.pop(name, None)
         return looked
@@ -144,7 +146,7 @@ class Names:
         return {kv.key[len(keys) :]: kv for kv in self._link.call(asked, deadline).kvs}
 
 
-def _keep(remembered: dict[str, Found], name: str, found: Found) -> None:
+def _keep(remembered: dict[str, T], name: str, found: T) -> None:
     remembered.pop(name, None)
     remembered[name] = found
     if len(remembered) > SEEN:
