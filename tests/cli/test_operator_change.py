@@ -174,6 +174,18 @@ def test_an_option_behind_the_dashes_is_said_to_be_a_word_there(cli, command):
     assert "did you mean" not in ended.stderr
 
 
+@pytest.mark.parametrize("words", [("release",), ("settle", "--handled"), ("forget",)], ids=lambda words: words[0])
+def test_of_a_name_that_was_forgotten_the_store_has_a_record_and_it_is_left_alone(cli, words):
+    """R2: `rota show` and `rota ls --all` have it, too."""
+    assert cli.shell("job", *ONCE_A_YEAR, script=":").returncode == 0
+    changed(cli("forget", "job", "--yes"))
+    before = cli.record("job")
+    ended = cli(words[0], "job", *words[1:], "--yes")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "rota: job: it was forgotten, so there is nothing to change, and a claim would be won (rota ls --all lists it)\n"
+    assert cli.record("job") == before
+
+
 def test_without_a_holder_there_is_nothing_to_release(cli):
     assert cli.shell("job", script=":").returncode == 0
     before = cli.record("job")

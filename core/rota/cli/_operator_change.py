@@ -122,7 +122,7 @@ def forget(given: list[str]) -> int:
     with connected(found) as (client, timeout):
         record, now = read(client, found.name, timeout)
         if record is None or not record.kind:
-            return absent(found.name)
+            return absent(found.name, record)
         if not _agreed(found, record, now, "forget it?"):
             return ABSENT
         if not client.driver.forget(client._full(found.name), timeout):
@@ -168,7 +168,7 @@ def _override(found: argparse.Namespace, decide: Callable[[Record, Now | None], 
             raise NotSupported("this store can't be changed by an operator: see its capabilities (rota forget works)")
         record, now = read(client, found.name, timeout)
         if record is None or not record.kind:
-            return absent(found.name)
+            return absent(found.name, record)
         decided = decide(record, now)
         if decided is None:
             if found.json:

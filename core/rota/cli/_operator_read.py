@@ -86,9 +86,12 @@ def check_made(client: Client) -> None:
         raise SystemExit(ABSENT)
 
 
-def absent(name: str) -> int:
-    """Say that the store has no such name; return the exit code."""
-    say(f"{name}: the store has no record of it, so a claim would be won (rota ls lists the names)")
+def absent(name: str, tombstone: Record | None = None) -> int:
+    """Say that the store has no such name, or no more than its tombstone; return the exit code."""
+    if tombstone is None:
+        say(f"{name}: the store has no record of it, so a claim would be won (rota ls lists the names)")
+    else:
+        say(f"{name}: it was forgotten, so there is nothing to change, and a claim would be won (rota ls --all lists it)")
     return ABSENT
 
 
