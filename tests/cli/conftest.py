@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,9 +98,10 @@ class Cli:
         assert "Traceback" not in (error or ""), error
         return subprocess.CompletedProcess(process.args, process.returncode, output, error)
 
-    def on_terminal(self, *arguments: str, code: int = 0, streams: tuple[str, ...] = ("stdout",)) -> str:
-        """Run it with these streams on a terminal, and return what that shows."""
+    def on_terminal(self, *arguments: str, code: int = 0, streams: tuple[str, ...] = ("stdout",), columns: int = 0) -> str:
+        """Run it with these streams on a terminal, so many columns wide if it tells that, and return what that shows."""
         mine, other = pty.openpty()
+        termios.tcsetwinsize(other, (24 if columns else 0, columns))
         process = self.start(*arguments, **dict.fromkeys(streams, other))
         os.close(other)
         shown = b""

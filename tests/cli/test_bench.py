@@ -119,7 +119,7 @@ def test_people_see_a_table(monkeypatch, capfd):
     assert main(["bench", "memory://", *SHORT]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "memory://: medians of 7 rounds"
-    assert lines[1].split() == ["OPERATION", "MEDIAN", "ROUNDS", "BESIDE", "MEDIAN", "RATIO"]
+    assert lines[1].split() == ["OPERATION", "MEDIAN", "ROUNDS", "BESIDE", "ITS", "MEDIAN", "RATIO"]
     assert re.match(r"acquire and release +\d+us +\d+us\.\.\d", lines[2])
 
 

@@ -149,6 +149,41 @@ def test_one_record_of_a_clock_that_ran_wild_spoils_nothing(cli):
     assert "a clock once ran fast" in cli.on_terminal("show", "wild")
 
 
+def test_ls_leaves_out_columns_where_the_terminal_is_narrow_and_never_a_name(cli):
+    at = instant("2026-11-30T04:56:07Z", "at")
+    fields = {"kind": "window", "schedule": "every 1h", "granted_at": at, "settled_at": at, "slot_start": at, "slot_end": at + 1}
+    plant(cli, ["nightly", "report/of-the-day"], **fields, label="node-17.example:31415", attempts=1, outcome="handled", mark=at)
+    whole = "NAME STATE HOLDER SITE AGE REMAINING TOKEN SLOT OUTCOME ATTEMPTS OPERATOR".split()
+    for columns, left_out in (
+        (0, set()),  # it does not tell
+        (200, set()),
+        (80, {"SITE", "REMAINING", "OPERATOR", "TOKEN", "ATTEMPTS", "AGE"}),
+        (100, {"SITE", "REMAINING", "OPERATOR", "TOKEN"}),  # first what says nothing
+        (20, set()),  # no column that could be spared would help
+    ):
+        heading, *rows = cli.on_terminal("ls", columns=columns).splitlines()
+        assert heading.split() == [word for word in whole if word not in left_out], columns
+        assert [row.split()[0] for row in rows] == ["nightly", "report/of-the-day"]
+        assert columns in (0, 20) or max(map(len, [heading, *rows])) <= columns
+    plant(cli, ["x" * 150], **fields)
+    assert cli.on_terminal("ls", columns=80).splitlines()[0].split() == whole
+
+
+def test_no_table_has_two_columns_of_one_name(cli):
+    assert cli.shell("job", *ONCE_A_YEAR, script=":").returncode == 0
+    for given in (
+        ("ls",),
+        ("history", "job"),
+        ("next", "--every", "1d"),
+        ("next", "--cron", "@daily"),
+        ("next", "--cron", "@daily", "--tz", "Asia/Tokyo"),
+    ):
+        heading = re.split("  +", cli.on_terminal(*given).splitlines()[0])
+        assert len(set(heading)) == len(heading), heading
+    assert cli.on_terminal("next", "--every", "1d", "-n", "1", "--after", "2026-01-01T00:00:00Z") == "START (UTC)\n2026-01-02T00:00:00Z\n"
+    assert len(cli("next", "--every", "1d", "-n", "1").stdout.split("\t")) == COLUMNS["next"]
+
+
 # -- show
 
 

@@ -112,7 +112,7 @@ def bench(given: list[str]) -> int:
         show_json(rows)
     elif is_terminal():
         show(f"{url.safe}: medians of {ROUNDS - 1} rounds\n")
-        show_table(("OPERATION", "MEDIAN", "ROUNDS", "BESIDE", "MEDIAN", "RATIO"), map(_for_people, rows))
+        show_table(("OPERATION", "MEDIAN", "ROUNDS", "BESIDE", "ITS MEDIAN", "RATIO"), map(_for_people, rows))
     else:
         show_columns([_plain(value) for name, value in row.items() if name in _COLUMNS] for row in rows)
     return 0

@@ -63,8 +63,12 @@ def upcoming(given: list[str]) -> int:
             for slot, (start, there, change) in zip(slots, rows, strict=True)
         )
     elif is_terminal():
-        marked = [(start, there, f"clocks change: {change}" if change else " ") for start, there, change in rows]
-        show_table(("START (UTC)", f"START ({schedule.tz if isinstance(schedule, Cron) else 'UTC'})", " "), marked)
+        zone = schedule.tz if isinstance(schedule, Cron) else "UTC"
+        if zone == "UTC":
+            show_table(("START (UTC)",), [(start,) for start, _, _ in rows])
+        else:
+            marked = [(start, there, f"clocks change: {change}" if change else " ") for start, there, change in rows]
+            show_table(("START (UTC)", f"START ({zone})", " "), marked)
     else:
         show_columns(rows)
     return 0

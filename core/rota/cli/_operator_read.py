@@ -101,11 +101,11 @@ _LS = """\
 List the names in a store: who holds each, since when and for how long still,
 its token, its last slot, and what became of that."""
 _LS_AFTER = """\
-  rota ls
   rota ls billing/ --json
 
 States: held; ran out (the holder died or was cut off: others can win); free;
-forgotten (with --all). Where it is no terminal, tabs part the columns, and - is
+forgotten (with --all). A narrow terminal shows fewer columns, rota show NAME
+all there is. Where it is no terminal, tabs part the columns, and - is
 nothing: name, state, holder, site, seconds since the grant, seconds that the
 lease has left, token, slot, outcome, attempts, operator who changed it last.
 
@@ -162,6 +162,7 @@ def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> No
         show_table(
             ("NAME", "STATE", "HOLDER", "SITE", "AGE", "REMAINING", "TOKEN", "SLOT", "OUTCOME", "ATTEMPTS", "OPERATOR"),
             [_cells(one, record, now) for one, record in zip(rows, records, strict=True)],
+            spare=("TOKEN", "ATTEMPTS", "OPERATOR", "REMAINING", "SITE", "AGE", "SLOT"),
         )
         if not rows:
             say(f"no name in {clean(found.store)}{' starts with ' + repr(found.prefix) if found.prefix else ''}")
@@ -424,7 +425,8 @@ def history(given: list[str]) -> int:
             )
             for run, bar in zip(rows, timeline(rows, latest), strict=True)
         ]
-        show_table(("STARTED", "TOOK", "OUTCOME", "SLOT", "TOKEN", "HOLDER", _scale(rows, latest)), shown)
+        scale = _scale(rows, latest)
+        show_table(("STARTED", "TOOK", "OUTCOME", "SLOT", "TOKEN", "HOLDER", scale), shown, spare=(scale, "TOKEN", "SLOT"))
         if not rows:
             say(f"{found.name}: no run has ended yet")
     else:

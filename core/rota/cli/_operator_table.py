@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 JSON = "one JSON object a line: see rota help json"
 #: What stands where there is nothing.
 NOTHING = "-"
+#: More columns than any terminal has.
+NO_LIMIT = 1 << 30
 
 
 def is_terminal() -> bool:
@@ -43,12 +45,36 @@ def show_columns(rows: Iterable[Sequence[str]]) -> None:
     show("".join("\t".join(clean(cell) or NOTHING for cell in row) + "\n" for row in rows))
 
 
-def show_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows for people: aligned, below a heading."""
-    lines = [[clean(cell) or NOTHING for cell in row] for row in (heading, *rows)]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    shown = ("  ".join(cell + " " * (wide - _width(cell)) for cell, wide in zip(line, widths, strict=True)).rstrip() for line in lines)
+def show_table(heading: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
+    """Print rows for people: aligned, below a heading.
+
+    Args:
+        heading: The heading of each column.
+        rows: The cells of each row.
+        spare: Columns to leave out until the terminal is wide enough, if that helps: what says nothing first, then in this order.
+    """
+    columns = [[clean(cell) or NOTHING for cell in column] for column in zip(heading, *rows, strict=True)]
+    columns = _narrowed(columns, [heading.index(name) for name in spare])
+    widths = [max(map(_width, column)) for column in columns]
+    shown = (
+        "  ".join(cell + " " * (wide - _width(cell)) for cell, wide in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*columns, strict=True)
+    )
     show("".join(line + "\n" for line in shown))
+
+
+def _narrowed(columns: list[list[str]], spare: list[int]) -> list[list[str]]:
+    try:
+        room = os.get_terminal_size(1).columns or NO_LIMIT  # one that does not tell
+    except OSError:
+        room = NO_LIMIT
+    kept = {number: max(map(_width, column)) for number, column in enumerate(columns)}
+    for number in sorted(spare, key=lambda number: any(cell != NOTHING for cell in columns[number][1:])):
+        if sum(kept.values()) + 2 * (len(kept) - 1) <= room:
+            break
+        del kept[number]
+    fits = sum(kept.values()) + 2 * (len(kept) - 1) <= room
+    return [columns[number] for number in kept] if fits else columns
 
 
 def _width(cell: str) -> int:
