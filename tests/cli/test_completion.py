@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -81,6 +82,23 @@ def test_commands_options_values_and_names_are_completed(shell, kind):
     for command in ("show", "forget", "run", "ls"):
         assert shell(kind, f"rota {command} ni") == night
     assert shell(kind, "rota show --url sqlite:///nowhere.db ni") == set()
+
+
+@pytest.mark.parametrize("kind", ["bash", "fish"])
+def test_a_name_that_is_shown_escaped_is_completed_to_one_that_is_found(shell, kind):
+    cli = shell.cli
+    odd = ["rtl\u202eabc", "rtl\\u202eabc", "rtl quote'\"", "rtl$HOME", "rtl\u00a0nb"]
+    with cli.client() as client:
+        for name in odd:
+            client.try_lease(name).release()
+    offered = shell(kind, "rota show rtl")
+    assert len(offered) == len(odd)
+    found = []
+    for word in offered:  # as the shell reads it; what fish offers it quotes itself
+        ended = run(cli, "bash", "-c", f"rota show --json {word if kind == 'bash' else shlex.quote(word)}")
+        assert ended.returncode == 0, ended.stderr
+        found.append(json.loads(ended.stdout)["name"])
+    assert sorted(found) == sorted(odd)
 
 
 @pytest.mark.parametrize("kind", ["bash", "fish"])

@@ -149,6 +149,17 @@ def test_one_record_of_a_clock_that_ran_wild_spoils_nothing(cli):
     assert "a clock once ran fast" in cli.on_terminal("show", "wild")
 
 
+def test_ls_gives_the_names_alone_as_they_are(cli):
+    """As `rota show` takes them; what no claim can have made is escaped, and so is all on a terminal."""
+    plant(cli, [*ODD, "two\nlines"])
+    named = sorted([*ODD, "two\\nlines"], key=lambda name: name.replace("\\n", "\n").encode())
+    assert cli("ls", "--names").stdout == "".join(f"{name}\n" for name in named)
+    assert cli("ls", "--names", "na").stdout == "naïve/ключ/日本語\n"
+    assert "\u202e" not in cli.on_terminal("ls", "--names")
+    ended = cli("ls", "--names", "--json")
+    assert (ended.returncode, ended.stderr) == (2, "rota: --names and --json are two forms of one list: give one\n")
+
+
 def test_ls_leaves_out_columns_where_the_terminal_is_narrow_and_never_a_name(cli):
     at = instant("2026-11-30T04:56:07Z", "at")
     fields = {"kind": "window", "schedule": "every 1h", "granted_at": at, "settled_at": at, "slot_start": at, "slot_end": at + 1}

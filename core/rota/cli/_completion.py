@@ -2,7 +2,7 @@
 """``rota completion``: a script with which a shell completes commands, options and the store's names.
 
 It is made of the parsers themselves, so that it can't lag behind them, and runs without Python except for names, which it takes from
-``rota ls``. What shtab makes of one argparse parser does not fit: ``rota run`` has none, since it may not wait for argparse.
+``rota ls --names``. What shtab makes of one argparse parser does not fit: ``rota run`` has none, since it may not wait for argparse.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ _rota() {{
     [[ " ${{COMP_WORDS[*]}} " == *" --url"* ]] && return # another store than the one that would be asked
     while IFS= read -r name; do
         [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
-    done < <("${{COMP_WORDS[0]}}" ls --timeout 1s 2>/dev/null | cut -f 1)
+    done < <("${{COMP_WORDS[0]}}" ls --names --timeout 1s 2>/dev/null)
 }}
 complete -F _rota rota
 """
@@ -195,7 +195,7 @@ _rota() {{
     fi
     case $command in {"|".join(_NAMED)}) ;; *) return ;; esac
     ((${{words[(I)--url*]}})) && return # another store than the one that would be asked
-    names=(${{(f)"$($words[1] ls --timeout 1s 2>/dev/null | cut -f 1)"}})
+    names=(${{(f)"$($words[1] ls --names --timeout 1s 2>/dev/null)"}})
     compadd -a names
 }}
 if [[ $funcstack[1] == _rota ]]; then _rota "$@"; else compdef _rota rota; fi
@@ -216,7 +216,7 @@ def _fish(all_commands: list[Command]) -> str:
         "end",
         "function __rota_names",
         "    set -l given (commandline -opc)",
-        "    string match -qr -- '^--url' $given; or $given[1] ls --timeout 1s 2>/dev/null | cut -f 1",
+        "    string match -qr -- '^--url' $given; or $given[1] ls --names --timeout 1s 2>/dev/null",
         "end",
         f"complete -c rota -n '__rota_is {' '.join(each.name for each in all_commands)}' -f",
         "complete -c rota -n 'test (count (commandline -opc)) -eq 1' -f -l version -d 'print the version'",

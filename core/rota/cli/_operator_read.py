@@ -14,7 +14,7 @@ from rota.history import Run, ended_by_operator, runs, unwritten
 from rota.rules import is_live
 from rota.schedule import instant
 
-from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_table, span, when
+from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_names, show_table, span, when
 from ._operator_why import Why, explain, schedule_of
 from ._output import clean, say, show
 from ._parser import Parser
@@ -115,10 +115,11 @@ Exit codes: 0; 1 there is no store yet; 2 the command line or the URL is wrong;
 
 def ls(given: list[str]) -> int:
     """List names."""
-    parser = Parser("ls", "rota ls [PREFIX] [--all] [--json | --watch] [--url URL]", _LS, _LS_AFTER)
+    parser = Parser("ls", "rota ls [PREFIX] [--all] [--json | --names | --watch] [--url URL]", _LS, _LS_AFTER)
     parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only names that start with this")
     parser.add_argument("--all", action="store_true", help="also names that were forgotten")
     parser.add_argument("--json", action="store_true", help=JSON)
+    parser.add_argument("--names", action="store_true", help="the names alone, one a line, unescaped but on a terminal")
     parser.add_argument("--watch", action="store_true", help="look again every 2s, until interrupted; on a terminal")
     add_store(parser)
     found = parser.read(given)
@@ -126,6 +127,8 @@ def ls(given: list[str]) -> int:
         from rota.url import check_text
 
         check_text(found.prefix.strip(), "PREFIX", 255)
+    if found.names and found.json:
+        raise ConfigurationError("--names and --json are two forms of one list: give one")
     if found.watch and (found.json or not is_terminal()):
         raise ConfigurationError("--watch is for people on a terminal")
     with connected(found) as (client, timeout):
@@ -156,7 +159,9 @@ def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> No
     carry_out(read_all, progress, float("inf"))
     now = client.driver.now(timeout)
     rows = [row(client, record, now) for record in records]
-    if found.json:
+    if found.names:
+        show_names(one["name"] for one in rows)
+    elif found.json:
         show_json(rows)
     elif is_terminal():
         show_table(

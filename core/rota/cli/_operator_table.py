@@ -40,6 +40,13 @@ def show_json(rows: Iterable[Mapping[str, Any]]) -> None:
     show("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def show_names(names: Iterable[str]) -> None:
+    """Print names alone, a line each, as the commands take them; escaped on a terminal, and where no claim can have made them."""
+    as_is = not is_terminal()
+    shown = (name if as_is and all(unicodedata.category(c) != "Cc" for c in name) else clean(name) for name in names)
+    show("".join(f"{name}\n" for name in shown))
+
+
 def show_columns(rows: Iterable[Sequence[str]]) -> None:
     """Print rows for programs: no heading, one tab between columns, `NOTHING` for an empty one."""
     show("".join("\t".join(clean(cell) or NOTHING for cell in row) + "\n" for row in rows))
