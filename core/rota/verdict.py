@@ -33,12 +33,11 @@ class Refused:
         record: The record as the store showed it; None if it has none or was not reached.
         now: The store's time, microseconds since the epoch; None when it is not known.
         not_before: ``early``: from when on the slot can be won, microseconds since the epoch.
-        late_from: ``late``: from when on the slot could not be won any more, microseconds since the epoch.
         mark_ahead: ``handled``: the mark lies ahead of the store's time, so a clock once ran fast (W7); an operator can set it back.
         cause: ``unavailable``: the error.
     """
 
-    __slots__ = ("_max_late", "_next_start", "cause", "late_from", "mark_ahead", "name", "not_before", "now", "record", "slot", "verdict")
+    __slots__ = ("_late_from", "_max_late", "_next_start", "cause", "mark_ahead", "name", "not_before", "now", "record", "slot", "verdict")
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Refused:
         self.record = record
         self.now = now
         self.not_before = 0 if claim is None else claim.not_before
-        self.late_from = None if claim is None else claim.late_from
+        self._late_from = None if claim is None else claim.late_from
         self._max_late = max_late
         self.mark_ahead = mark_ahead
         self.cause = cause
@@ -136,12 +135,12 @@ class Refused:
             starts_in = max(0, self.not_before - (self.now or 0))
             return f"{self._slot_text()} can be won in {roughly(starts_in)}"
         if self.verdict == LATE:
-            return f"too late for {self._slot_text()}: it could be won until {text(self.late_from)}{self._by_max_late()}"
+            return f"too late for {self._slot_text()}: it could be won until {text(self._late_from)}{self._by_max_late()}"
         return self._handled_reason()
 
     def _by_max_late(self) -> str:
         most, slot = self._max_late, self.slot
-        if most is None or slot is None or self.late_from != slot.start + most + 1:  # it was late anyhow
+        if most is None or slot is None or self._late_from != slot.start + most + 1:  # it was late anyhow
             return ""
         return f", by a max-late of {describe(most)}"
 
