@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -18,6 +19,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
 
 from . import _wire
 from ._clock import monotonic
+from ._fork_gate import gate
 from ._stream import Broken, Round, Stream
 from ._url import Settings
 
@@ -184,7 +186,7 @@ class Link:
             OutcomeUnknown: ``writes``, and it may have been applied.
             ConfigurationError: Credentials, certificates, permissions.
         """
-        return self._try(lambda at, left, metadata: self._stub(at, type(request))(request, left, metadata), deadline, writes)
+        return self._try(partial(self._ask, request), deadline, writes)
 
     # -- streams
 
@@ -294,10 +296,18 @@ class Link:
         self._stubs[at, kind] = channel, stub
         return stub
 
+    def _ask(self, request: Any, at: int, left: float, metadata: Metadata) -> Any:
+        deadline = monotonic() + left
+        call = gate.enter(deadline)
+        try:
+            return self._stub(at, type(request))(request, max(0.001, deadline - monotonic()), metadata)
+        finally:
+            del call
+
     def _login(self, at: int, left: float, request: Any) -> Any:
         """Authenticate (bcrypt: about 100 ms of the server's)."""
         try:
-            return self._stub(at, _wire.Authenticate)(request, left, HAS_LEADER)
+            return self._ask(request, at, left, HAS_LEADER)
         except grpc.RpcError as error:
             if error.code() == _Code.FAILED_PRECONDITION:
                 raise Refusal(error.code(), error.details() or "") from error
