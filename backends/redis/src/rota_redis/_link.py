@@ -141,9 +141,14 @@ def _readability(sock: Any) -> Callable[[int], object]:
 
 
 class AsyncLine(Line):
-    """A connection of an event loop."""
+    """A connection of an event loop, which alone may use it; who is elsewhere can have it closed.
+
+    Attributes:
+        loop: Whose it is.
+    """
 
     def __init__(self, connection: Any) -> None:
+        self.loop = asyncio.get_running_loop()
         super().__init__(connection)
         self._reader, self._writer = connection._reader, connection._writer
         self._readable = _readability(self._writer.get_extra_info("socket"))
@@ -162,11 +167,54 @@ class AsyncLine(Line):
         return not reader.at_eof() and not reader._buffer and reader.exception() is None and not self._readable(0)
 
     def close(self) -> None:
-        self.connection._close()
+        self.connection._reader = self.connection._writer = None  # else it would say that it was left open
+        if _running() is self.loop:
+            _End(self)()
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(_End(self))
+        if self.loop.is_closed():  # perhaps meanwhile, so that it never makes the call
+            self.bury()
+
+    break_off = close
+
+    def abort(self) -> None:
+        """Close it, on its loop, whose next call lets go of the socket."""
         self._writer.transport.abort()
 
-    def break_off(self) -> None:
-        self._writer.transport.abort()
+    def bury(self) -> None:
+        """Close it without its loop, in which nobody is any more: let go of the socket, as asyncio does on the loop only."""
+        transport = self._writer.transport
+        below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
+        for close in (transport.abort, lambda: below._call_connection_lost(None)):  # uvloop has no such call: it closes all with itself
+            with contextlib.suppress(Exception):  # whoever would be told is not there either
+                close()
+
+
+class _End:
+    """The call that closes a connection on its loop. A loop that is closed before it came to it forgets it, which closes the connection."""
+
+    def __init__(self, line: AsyncLine) -> None:
+        self._line = line
+
+    def __call__(self) -> None:
+        self._line.abort()
+        self._line.loop.call_soon(id, self)  # behind the call that lets go of the socket: until then this one is not forgotten
+
+    def __del__(self) -> None:
+        if self._line.loop.is_closed():
+            self._line.bury()
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    """Return the loop that we are in."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+Idle = dict[Address, list[Line]]
 
 
 class Link(ABC):
@@ -179,8 +227,12 @@ class Link(ABC):
     def __init__(self, makers: Mapping[bool, Maker]) -> None:
         self.makers = makers
         self.closed = False
-        self._idle: dict[Address, list[Line]] = {}
+        self._idle: dict[asyncio.AbstractEventLoop | None, Idle] = {None: {}}  # of threads by None, which all share them
         self.waiting: set[Line] = set()
+
+    @abstractmethod
+    def idle(self) -> Idle:
+        """Return the idle connections that whoever asks can use."""
 
     @abstractmethod
     async def connect(self, address: Address, seconds: float, sentinel: bool) -> Line:
@@ -234,7 +286,7 @@ class Link(ABC):
         """Take an idle connection, or open one."""
         if self.closed:
             raise Unavailable("the client is closed")
-        idle = self._idle.get(address)
+        idle = self.idle().get(address)
         while idle:
             try:
                 line = idle.pop()
@@ -256,29 +308,35 @@ class Link(ABC):
 
     def give(self, address: Address, line: Line) -> None:
         """Keep a connection for the next call."""
-        idle = self._idle.setdefault(address, [])
-        if len(idle) < IDLE and not self.closed:
+        idle = self.idle().setdefault(address, [])
+        if len(idle) < IDLE:
             idle.append(line)
+            if self.closed:  # perhaps meanwhile, so that it did not find this line
+                _close_all(idle)
         else:
             line.close()
 
     def drop(self, address: Address) -> None:
         """Close the idle connections to a server: where one failed the others are not to be trusted."""
-        idle = self._idle.pop(address, [])
-        while idle:
-            with contextlib.suppress(IndexError):  # another thread took it, and has it for itself
-                idle.pop().close()
+        _close_all(self.idle().pop(address, []))
 
     def close(self) -> None:
         self.closed = True
-        for address in list(self._idle):
-            self.drop(address)
+        for found in list(self._idle.values()):
+            for idle in list(found.values()):
+                _close_all(idle)
         for line in list(self.waiting):
             line.break_off()
 
     def after_fork(self) -> None:
         _of_the_parent.append((self._idle, self.waiting))
-        self._idle, self.waiting = {}, set()
+        self._idle, self.waiting = {None: {}}, set()
+
+
+def _close_all(idle: list[Line]) -> None:
+    while idle:
+        with contextlib.suppress(IndexError):  # another thread took it, and has it for itself
+            idle.pop().close()
 
 
 def _unopened(error: Exception, tls: bool, address: Address) -> Exception:
@@ -297,6 +355,9 @@ def _unopened(error: Exception, tls: bool, address: Address) -> Exception:
 class BlockingLink(Link):
     """For threads."""
 
+    def idle(self) -> Idle:
+        return self._idle[None]
+
     async def connect(self, address: Address, seconds: float, sentinel: bool) -> Line:
         connection = self.makers[sentinel].blocking(address, seconds)
         try:
@@ -308,7 +369,28 @@ class BlockingLink(Link):
 
 
 class AsyncLink(Link):
-    """For one event loop."""
+    """For event loops, each of which has connections of its own.
+
+    Nobody is told when a loop ends: what it has left is closed when a new one begins, or with the client.
+    """
+
+    def idle(self) -> Idle:
+        loop = asyncio.get_running_loop()
+        found = self._idle.get(loop)
+        if found is None:
+            self._bury()
+            found = self._idle[loop] = {}
+        return found
+
+    def _bury(self) -> None:
+        """Close what closed loops have left, also those in line: nobody would hear what they are granted (L8)."""
+        for loop in list(self._idle):
+            if loop is not None and loop.is_closed():
+                for idle in self._idle.pop(loop, {}).values():
+                    _close_all(idle)
+        for line in list(self.waiting):
+            if isinstance(line, AsyncLine) and line.loop.is_closed():
+                line.close()
 
     async def connect(self, address: Address, seconds: float, sentinel: bool) -> Line:
         connection = self.makers[sentinel].asynchronous(address)

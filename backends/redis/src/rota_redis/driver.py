@@ -392,7 +392,7 @@ class RedisDriver(Driver):
 
 
 class AsyncRedisDriver(AsyncDriver):
-    """The native async twin, for one event loop."""
+    """The native async twin."""
 
     def __init__(self, driver: RedisDriver) -> None:
         self._link = AsyncLink(driver.makers)
