@@ -390,7 +390,10 @@ class Driver(ABC):
 
 
 class AsyncDriver(ABC):
-    """The async twin of the verbs that a claim needs; the rest, and the heartbeat, use the blocking driver from a thread."""
+    """The async twin of the verbs that a claim needs; the rest, and the heartbeat, use the blocking driver from a thread.
+
+    One twin serves any number of event loops, one after the other or in several threads at once; `close` is called in any of them.
+    """
 
     @abstractmethod
     async def claim(self, claim: Claim, timeout: float) -> Answer:

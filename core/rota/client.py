@@ -449,7 +449,12 @@ def connect_async(
     retention: policy.Duration = "30d",
     clock: Callable[[], float] = monotonic,
 ) -> AsyncClient:
-    """As `connect`, for asyncio. May be called outside a loop; use the client in one loop only."""
+    """As `connect`, for asyncio.
+
+    May be called outside a loop. The client may be used in any number of loops, one after the other or in several threads at once, and
+    closed in any of them; a grant, too, may be given back in another one. An ``on_lost`` function is called in the loop that asked for its
+    grant, and not at all once that is closed.
+    """
     found, parsed = backend(url)
     driver = found.driver(parsed)
     twin = found.async_driver(driver)
