@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -85,6 +86,11 @@ class AsyncPostgresDriver(AsyncDriver):
         self.after_fork()
 
     def after_fork(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None  # whose waiters listen; those of others meanwhile look for themselves
+        self._taking = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
         self._listening: Link | None = None
         self._lock: asyncio.Lock | None = None
         self._watchers: dict[str, set[asyncio.Event]] = {}
@@ -103,8 +109,14 @@ class AsyncPostgresDriver(AsyncDriver):
         if "watch" not in driver.capabilities.verbs:
             raise NotSupported("listen=off: waiters poll")
         deadline = time.monotonic() + timeout
-        event = asyncio.Event()
-        self._watchers.setdefault(name, set()).add(event)
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        with self._taking:
+            is_ours = self._is_for(loop)
+            watchers = self._watchers
+            if is_ours:
+                watchers.setdefault(name, set()).add(event)
+        if not is_ours:
+            return await self._verbs.poll(name, owner, deadline)
         try:
             while (link := await self._listens(deadline)) is not None:
                 event.clear()
@@ -118,13 +130,25 @@ class AsyncPostgresDriver(AsyncDriver):
                 except TimeoutError:
                     return False
         finally:
-            self._watchers[name].discard(event)
-            if not self._watchers[name]:
-                del self._watchers[name]
-            last = self._stop_hearing() if not self._watchers else None
+            with self._taking:
+                watchers[name].discard(event)
+                if not watchers[name]:
+                    del watchers[name]
+                last = self._stop_hearing() if not watchers and watchers is self._watchers else None
             if last is not None:
                 await self._verbs.unlisten(last, driver.listen_pool)
         return await self._verbs.poll(name, owner, deadline)
+
+    def _is_for(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the waiters of a loop may listen: nobody does in another one, which alone can hear, and tell its own."""
+        if self._loop is not loop:
+            if self._loop is not None and self._watchers and not self._loop.is_closed():
+                return False
+            link, self._loop = self._listening, loop
+            self._forget()
+            if link is not None:  # of a loop that was closed beneath its waiters
+                self._driver.listen_pool.drop(link)
+        return True
 
     async def _listens(self, deadline: float) -> Link | None:
         """Listen, if nobody does yet; return on which connection, or None if that isn't to be had: the waiter has to look for itself."""
@@ -160,6 +184,13 @@ class AsyncPostgresDriver(AsyncDriver):
         return link
 
     async def close(self) -> None:
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits in it
+                self._loop.call_soon_threadsafe(self._end)
+                return
+        self._end()
+
+    def _end(self) -> None:
         link = self._stop_hearing()
         if link is not None:
             self._driver.listen_pool.drop(link)
