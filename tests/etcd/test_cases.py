@@ -15,8 +15,9 @@ import pytest
 import rota
 from rota.backend import BUSY, RELEASED, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
-from rota.errors import ConfigurationError, LeaseLost
+from rota.errors import ConfigurationError, LeaseLost, Unavailable
 from rota_etcd import EtcdDriver
+from rota_etcd._fork_gate import gate
 from servers import HOST, Etcd, EtcdEnsemble, EtcdError, free_port, wait_until
 
 Drivers = Callable[[str], EtcdDriver]
@@ -174,6 +175,43 @@ def test_dv23_a_forked_child_holds_a_lease_of_its_own_for_longer_than_its_ttl(
             os.waitpid(child, 0)
         grant.check()
         assert etcd.get(f"rota/leases/{name}") == b"%d" % grant.token
+
+
+@pytest.mark.by_the_clock
+def test_a_fork_waits_for_the_call_under_way_and_lets_none_begin(name: str, driver_for: Drivers, lease: Callable[..., Claim]) -> None:
+    """L10: gRPC begins anew in a child only where nothing is under way; else the child may read what its parent is told."""
+    with Etcd() as server:
+        driver, told = driver_for(server.url()), dict[str, Exception]()
+        assert driver.claim(lease(name), 5.0).verdict == WON
+
+        def claim(what: str, known: Callable[[], object], seconds: float) -> None:
+            wait_until(known, what=what)
+            try:
+                driver.claim(lease(f"{name}-{what}"), seconds)
+            except Unavailable as error:
+                told[what] = error
+
+        server.pause()
+        began = time.monotonic()
+        threads = [
+            threading.Thread(target=claim, args=("under way", lambda: True, 1.5)),
+            threading.Thread(target=claim, args=("begun meanwhile", lambda: gate._forks, 0.3)),
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: gate._calls, what="a call under way")
+        child = os.fork()
+        if not child:
+            os._exit(bool(gate._calls or gate._forks))
+        forked = time.monotonic()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for thread in threads:
+            thread.join(20)
+        server.resume()
+        assert forked - began >= 1.45  # the call's own time, as exact as gRPC keeps it
+        assert "Deadline Exceeded" in str(told["under way"])
+        assert "about to fork" in str(told["begun meanwhile"])
+        assert driver.claim(lease(f"{name}-later"), 10.0).verdict == WON
 
 
 def test_dv23_one_thread_acquires_another_renews_a_third_releases(
