@@ -59,7 +59,8 @@ class Keys:
         request.compare.add(target=_wire.VALUE, key=self.leases + encoded, value=known.value)
         for keys in self._all:
             request.failure.add().request_range.key = keys + encoded
-        return request.SerializeToString()  # type: ignore[no-any-return]
+        serialized: bytes = request.SerializeToString()
+        return serialized
 
 
 class Found(NamedTuple):
