@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A process of the tests of backends, started by path: a signal comes at each line, in turn, of what the driver does for a body.
 
-Arguments: the URL, the backend's package, and what the handler does: ``raise`` an exception, or ``use`` the client. Says ``N points`` at
-the end. A deadlock ends the process with a traceback.
+Arguments: the URL, the backend's package, and what the handler does: ``raise`` an exception, ``use`` the client, or ``use-new``, where the
+client is a new one each time, which connects meanwhile. Says ``N points`` at the end. A deadlock ends the process with a traceback.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
+from inspect import getsource
 from linecache import getline
 from threading import Thread
 from types import FrameType
@@ -25,6 +27,7 @@ faulthandler.dump_traceback_later(100, exit=True)
 logging.disable(logging.CRITICAL)
 URL, PACKAGE, DOES = sys.argv[1:]
 NAME = f"interrupts-{uuid.uuid4().hex}"
+TIMEOUT = 10.0
 
 
 class Interrupt(BaseException):
@@ -35,13 +38,15 @@ def body(client: rota.Client, point: int) -> None:
     name = f"{NAME}-{point}"  # another each time: who is finishing the last one is not to be waited for
     with client.lease(name):
         pass
-    client.try_lease(f"{NAME}-held", wait=0.02)
+    if DOES != "use-new":
+        client.try_lease(f"{NAME}-held", wait=0.02)
 
 
 def at(point: int, client: rota.Client) -> bool:
     """Run the body, and let it happen at the so manieth line; return whether there are so many."""
     passed = 0
     seen: Counter[object] = Counter()
+    failed: list[Exception] = []
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal passed
@@ -55,7 +60,10 @@ def at(point: int, client: rota.Client) -> bool:
                 sys.settrace(None)
                 if DOES == "raise":
                     raise Interrupt
-                client.try_lease(f"{NAME}-handler-{point}").release()
+                try:
+                    client.try_lease(f"{NAME}-handler-{point}").release()
+                except Exception as error:  # told below, since who is interrupted may take it for its own
+                    failed.append(error)
         return trace
 
     sys.settrace(trace)
@@ -65,11 +73,32 @@ def at(point: int, client: rota.Client) -> bool:
         pass
     finally:
         sys.settrace(None)
+    if failed:
+        raise failed[0]
     return passed >= point
 
 
-with rota.connect(URL, timeout=2) as other, other.lease(f"{NAME}-held", ttl=200), rota.connect(URL, timeout=2) as client:
-    point = 1
+def new(point: int) -> bool:
+    """As `at`, with a client of its own."""
+    with rota.connect(URL, timeout=TIMEOUT) as client:
+        return at(point, client)
+
+
+def until(what: Callable[[], object]) -> None:
+    """Wait for what other threads are about to finish."""
+    deadline = time.monotonic() + TIMEOUT
+    while not what():
+        assert time.monotonic() < deadline, getsource(what)
+        time.sleep(0.01)
+
+
+point = 1
+if DOES == "use-new":
+    while new(point):
+        point += 1
+    print(f"{point} points")
+    sys.exit()
+with rota.connect(URL, timeout=TIMEOUT) as other, other.lease(f"{NAME}-held", ttl=200), rota.connect(URL, timeout=TIMEOUT) as client:
     while at(point, client):
         point += 1
     gc.collect()
@@ -89,7 +118,7 @@ with rota.connect(URL, timeout=2) as other, other.lease(f"{NAME}-held", ttl=200)
     for thread in threads:
         thread.join()
     if PACKAGE == "rota_postgres":
-        open_ = [link for known in driver.pool._open if (link := known()) is not None]
-        assert sorted(map(id, open_)) == sorted(map(id, driver.pool._idle)), "a connection is nobody's"
-        assert not driver.pool._dialling
+        pool = driver.pool
+        until(lambda: not pool._dialling)  # begun for one that found another, or was interrupted
+        until(lambda: {id(link) for known in pool._open.copy() if (link := known())} == {id(link) for link in pool._idle.copy()})
 print(f"{point} points")

@@ -320,18 +320,23 @@ class Pool:
         self._hand_out()  # what was given back since we looked
         if self._closed:  # looked at behind that: whoever closes it looks the other way round
             raise Unavailable("the client is closed")
-        if len(self._dialling) < len(self._waiting):
-            self._dial(len(self._open) + SIZE if urgent else SIZE)
+        # for each who waits: the first go to those before us, and one whom the handler of a signal interrupted here begins none for now
+        while self._begun() < len(self._waiting) and self._dial(len(self._open) + SIZE if urgent else SIZE):
+            pass
         return promise
 
-    def _dial(self, most: int = SIZE) -> None:
-        """Begin to connect, if there are no more connections then than that."""
+    def _begun(self) -> int:
+        """Return how many connections are on their way; not one whose maker was interrupted before it began."""
+        return sum(thread.ident is not None for thread in self._dialling.copy())
+
+    def _dial(self, most: int = SIZE) -> bool:
+        """Begin to connect, if there are no more connections then than that; say whether."""
         thread = threading.Thread(target=self._dialled, name="rota-postgres-connect", daemon=True)
         try:
             self._dialling.add(thread)
             if len(self._open) + len(self._dialling) > most:
                 self._dialling.discard(thread)
-                return
+                return False
             thread.start()
         except BaseException as error:
             self._dialling.discard(thread)
@@ -341,6 +346,7 @@ class Pool:
                 # of an interrupt at one place in its wait for the thread `threading` makes "release unlocked lock"
                 raise error.__context__ from None
             raise
+        return True
 
     def _dialled(self) -> None:
         link = error = None
