@@ -28,6 +28,7 @@ logging.disable(logging.CRITICAL)
 URL, PACKAGE, DOES = sys.argv[1:]
 NAME = f"interrupts-{uuid.uuid4().hex}"
 TIMEOUT = 10.0
+held: list[rota.Grant] = []
 
 
 class Interrupt(BaseException):
@@ -38,8 +39,19 @@ def body(client: rota.Client, point: int) -> None:
     name = f"{NAME}-{point}"  # another each time: who is finishing the last one is not to be waited for
     with client.lease(name):
         pass
-    if DOES != "use-new":
-        client.try_lease(f"{NAME}-held", wait=0.02)
+    if DOES == "use-new":
+        return
+    got = client.try_lease(f"{NAME}-held", wait=0.02)
+    if got:  # the handler let it go
+        got.release()
+        hold_again()
+
+
+def hold_again() -> None:
+    """Let the other one hold the name that is waited for."""
+    got = other.try_lease(f"{NAME}-held", ttl=200)
+    if got:
+        held[:] = [got]
 
 
 def at(point: int, client: rota.Client) -> bool:
@@ -61,6 +73,9 @@ def at(point: int, client: rota.Client) -> bool:
                 if DOES == "raise":
                     raise Interrupt
                 try:
+                    if held:  # news for who waits, on whatever thread brings them
+                        held.pop().release()
+                        hold_again()
                     client.try_lease(f"{NAME}-handler-{point}").release()
                 except Exception as error:  # told below, since who is interrupted may take it for its own
                     failed.append(error)
@@ -98,7 +113,8 @@ if DOES == "use-new":
         point += 1
     print(f"{point} points")
     sys.exit()
-with rota.connect(URL, timeout=TIMEOUT) as other, other.lease(f"{NAME}-held", ttl=200), rota.connect(URL, timeout=TIMEOUT) as client:
+with rota.connect(URL, timeout=TIMEOUT) as other, rota.connect(URL, timeout=TIMEOUT) as client:
+    hold_again()
     while at(point, client):
         point += 1
     gc.collect()

@@ -13,7 +13,7 @@ from servers import ZooKeeper
 WORKER = Path(__file__).parents[1] / "faults" / "_worker_signals.py"
 
 
-@pytest.mark.parametrize("does", ["raise", "use"])
+@pytest.mark.parametrize("does", ["raise", "use", "use-new"])
 def test_a_signal_at_any_line_leaves_no_lock_and_no_request_behind(server: ZooKeeper, does: str) -> None:
     """L8, F4: whatever its handler does. The process ends itself when it hangs."""
     command = [sys.executable, "-W", "ignore", str(WORKER), server.url("/interrupts"), "rota_zookeeper", does]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
@@ -22,6 +23,8 @@ from ._step import Reply, TimedOut
 if TYPE_CHECKING:
     from ._verbs import Verbs
 
+#: A result that comes when a node changes, and how to look at the node then.
+Waiting = tuple[Any, Callable[[], Any] | None]
 #: What the names of places begin with; a random part, and the number that the store gives it, follow.
 PLACE = "w-"
 #: How long a place is kept for a claim that follows the wait, seconds.
@@ -37,8 +40,9 @@ class Line:
 
     def after_fork(self) -> None:
         """The parent's places are not ours."""
-        self._lock = threading.RLock()
-        self._waiting: dict[str, list[tuple[Any, Callable[[], Any] | None]]] = {}  # by the path that is watched; see `_changing`
+        # By the path that is watched; see `_changing`. There is no lock: the handler of a signal would come while it is held, and wait for
+        # an answer from the thread that brings events, which would wait for the lock.
+        self._waiting: dict[str, deque[Waiting]] = {}
         self._ended: list[tuple[Any, str, str, Any]] = []  # places of waits that are over, until the claim that follows is decided
         self._claimed = threading.Event()
         self._lost: list[tuple[str, str]] = []  # places that may still be there since the connection broke: a path, how its name begins
@@ -112,26 +116,33 @@ class Line:
         """
         changed = client.handler.async_result()
         waiting = changed, look
-        with self._lock:
-            self._waiting.setdefault(path, []).append(waiting)
         try:
+            while True:
+                others = self._waiting.setdefault(path, deque())
+                others.append(waiting)
+                if self._waiting.get(path) is others:  # else they were taken meanwhile, perhaps without this one
+                    break
             yield changed
         finally:
-            with self._lock:
-                others = self._waiting.get(path, [])
-                if waiting in others:
-                    others.remove(waiting)
-                if not others:
-                    self._waiting.pop(path, None)
+            others = self._waiting.get(path, deque())
+            with suppress(ValueError):
+                others.remove(waiting)
+            if not others:
+                for other, _ in self._take(path):  # it came meanwhile: as when all must look again
+                    other.set()
+
+    def _take(self, path: str) -> Iterator[Waiting]:
+        waiting = self._waiting.pop(path, deque())
+        while waiting:
+            with suppress(IndexError):
+                yield waiting.popleft()
 
     def _fire(self, event: Any) -> None:
         # one bound method for all watches, of which kazoo keeps a set: waits that ended leave nothing in it
         if event.path is None:
             self.wake()
             return
-        with self._lock:
-            waiting = self._waiting.pop(event.path, [])
-        for changed, look in waiting:
+        for changed, look in self._take(event.path):
             if look is None:
                 changed.set()
             else:
@@ -139,18 +150,16 @@ class Line:
 
     def wake(self) -> None:
         """Let all look again: the connection broke, and with it the watches."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, {}
-        for changed in [changed for some in waiting.values() for changed, _ in some]:
-            changed.set()
+        for path in list(self._waiting):
+            for changed, _ in self._take(path):
+                changed.set()
 
     # -- leaving
 
     def _leave_soon(self, client: Any, path: str, mark: str, arrived: Any) -> None:
         """Leave when the claim that follows is decided, which this would hold up: a write before a write."""
         self._ended.append((client, path, mark, arrived))
-        if len(self._ended) == 1:
-            client.handler.completion_queue.put(self._leave_ended)  # a thread of kazoo's that has nothing else to do
+        client.handler.completion_queue.put(self._leave_ended)  # a thread of kazoo's that has nothing else to do
 
     def claimed(self) -> None:
         """Say that a claim was decided."""
@@ -158,6 +167,8 @@ class Line:
             self._claimed.set()
 
     def _leave_ended(self) -> None:
+        if not self._ended:
+            return  # they were left with others
         self._claimed.wait(UNCLAIMED)
         self._claimed.clear()
         while self._ended:
@@ -175,8 +186,7 @@ class Line:
 
     def clean(self, client: Any) -> None:
         """Remove places that a broken connection left behind, if their session is still the same."""
-        lost, self._lost = self._lost, []
-        for path, mark in lost:
+        for path, mark in [self._lost.pop(0) for _ in range(len(self._lost))]:
             client.get_children_async(path).rawlink(lambda found, path=path, mark=mark: self._clean(client, path, mark, found))
 
     def _clean(self, client: Any, path: str, mark: str, found: Any) -> None:

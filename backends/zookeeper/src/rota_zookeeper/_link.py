@@ -8,6 +8,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -72,14 +73,19 @@ class Link:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()  # the handler of a signal may come while it is held, and ask for the client
-        self._client: Any = None
+        # The handler of a signal may come while it is held, and ask for the client: so kazoo's threads, on which that waits, don't take it.
+        self._lock = threading.RLock()
+        self._clients: list[Any] = []  # the first is the one
         self._prepared: Any = None
         self._refused: Exception | None = None
-        self._arrivals: list[Any] = []
+        self._arrivals: deque[Any] = deque()
         self._gone_at = 0.0  # when the client was connected last
 
     # -- its life
+
+    @property
+    def _client(self) -> Any:
+        return next(iter(self._clients), None)
 
     @property
     def ready(self) -> Any:
@@ -121,15 +127,15 @@ class Link:
         with self._lock:
             client = self._client
             if client is not None and self._is_hopeless(client):
-                self._client = None
                 self._forget(True)
-                self._end_later(client)
+                self._let_go(client)
                 client = None
             if client is None:
                 client = self._start()
             arrival = client.handler.async_result()
             self._arrivals.append(arrival)
-        if client.connected or self._closed:
+        client = self._client  # by now perhaps another one
+        if self._closed or (client is not None and client.connected):
             self._tell()
         return arrival
 
@@ -145,6 +151,7 @@ class Link:
         return bool(client.last_zxid) and not client.connected and away > 1.5 * self.place.options["timeout"]
 
     def _start(self) -> Any:
+        """Make the client, and begin to connect; or return the one that the handler of a signal has made meanwhile."""
         handler = Handler(_log)
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
         client = KazooClient(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
@@ -170,34 +177,37 @@ class Link:
 
         client.add_listener(listen)
         try:
-            self._client = client
             client.start_async()
+            self._clients.append(client)  # once it is started: a handler would wait in vain for one that is about to be
+            first = self._client or client
+            if first is not client or self._closed:
+                self._let_go(client)
+            elif client.connected or client.client_state == KeeperState.AUTH_FAILED:
+                listen(client.state)  # it came before the client was known
         except BaseException:  # interrupted: half of its threads run
-            self._client = None
             with contextlib.suppress(RuntimeError):  # or there is no thread to be had
-                self._end_later(client)
+                self._let_go(client)
             raise
-        return client
+        return first
 
     def _tell(self) -> None:
-        with self._lock:
-            arrivals, self._arrivals = self._arrivals, []
-        for arrival in arrivals:
-            arrival.set()
+        while self._arrivals:
+            with contextlib.suppress(IndexError):  # another thread took it
+                self._arrivals.popleft().set()
 
     def close(self) -> None:
         """End the session; wait for the goodbye at most for a moment."""
         self._closed = True
         with self._lock:
-            client, self._client = self._client, None
+            endings = [self._let_go(client) for client in self._clients.copy()]
         self._tell()
-        if client is None:
-            return
+        for ending in endings:
+            ending.join(GOODBYE)
 
-        self._end_later(client).join(GOODBYE)
-
-    @staticmethod
-    def _end_later(client: Any) -> threading.Thread:
+    def _let_go(self, client: Any) -> threading.Thread:
+        """Have a client no longer, and let it end by itself."""
+        with contextlib.suppress(ValueError):
+            self._clients.remove(client)
         ending = threading.Thread(target=_end, args=(client,), name="rota-zookeeper-close", daemon=True)
         ending.start()
         return ending
