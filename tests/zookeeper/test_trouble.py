@@ -75,6 +75,14 @@ def test_dv10_a_claimants_wrong_idea_of_the_time_takes_nothing(driver: Any, othe
 # -- answers that are lost
 
 
+def test_l12_no_write_is_told_an_earlier_time_than_was_counted_on_before(driver: Any) -> None:
+    driver.now(5.0)
+    for _ in range(300):  # many a write comes in the millisecond in which the time was counted on
+        counted = driver.verbs.interval()
+        assert counted is not None
+        assert counted[0] <= driver.now(5.0)[0]
+
+
 class Cut:
     """Drops the connection right after the next write was sent, so that its answer is lost."""
 

@@ -383,8 +383,12 @@ class Verbs:
 
 
 def _interval(mtime: int, sent: float, received: float, at: float) -> Now:
-    """Return between which instants the leader's clock is, if it was at a time somewhere between two instants of the local one."""
-    return mtime + int((at - received) * (1 - DRIFT) * 1e6), mtime + 1000 + int((at - sent) * (1 + DRIFT) * 1e6)
+    """Return between which instants the leader's clock is, if it was at a time somewhere between two instants of the local one.
+
+    A write that follows is stamped in whole milliseconds: it must not be told an earlier time.
+    """
+    low, high = mtime + int((at - received) * (1 - DRIFT) * 1e6), mtime + 1000 + int((at - sent) * (1 + DRIFT) * 1e6)
+    return low - low % 1000, high
 
 
 def is_found(known: Known, reading: Any) -> bool:
