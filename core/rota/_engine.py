@@ -125,13 +125,14 @@ class Engine(Generic[G]):
         try:
             answer = self.io.claim(claim, terms.timeout)
             verdict, record, seen, before, given, age = answer  # at once: by its fields it takes several times as long
-            if verdict == WON and record is not None and seen is not None and not age:
-                stepped = store_clock.observe(seen, sent, self.clock())
-                if stepped:
-                    self.warn("the store", stepped)
+            if verdict == WON and record is not None:
+                if seen is not None:
+                    stepped = store_clock.observe(seen, sent, self.clock())
+                    if stepped:
+                        self.warn("the store", stepped)
                 if self.breaker.pause:
                     self.breaker.answered()
-                return self._won(ask, owner, sent, slot, record, before, given)
+                return self._won(ask, owner, sent - age / SECOND if age else sent, slot, record, before, given)
         except BaseException as error:
             # a grant that can't be kept is won once more, and given back
             return step(self._claim(ask, None, (claim, slot, sent, answer if isinstance(error, RotaError) and answer else error)))
