@@ -166,7 +166,10 @@ def test_a_place_is_kept_for_the_claim_that_follows_the_wait(
     driver: Any, server: ZooKeeper, kazoo: Any, name: str, until: Any, claim_of: Any, win: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(_line, "UNCLAIMED", 30.0)
+    other = claim_of(driver, f"{name}/other")
+    win(driver, other)
     path = wait_for_a_release(driver, name, until, kazoo(server), claim_of, win)
+    driver.settle(Settlement(other.name, other.owner, RELEASED, RETENTION), 5.0)  # this is no claim
     assert len(places(kazoo(server), path)) == 1
     win(driver, claim_of(driver, name))
     until(lambda: places(kazoo(server), path) == [])

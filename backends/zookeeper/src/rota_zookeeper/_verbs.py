@@ -236,7 +236,8 @@ class Verbs:
                 raise
             raise OutcomeUnknown(f"{self.link.place.shown}: no answer in time to a write") from error
         finally:
-            self.line.claimed()
+            if verb == "claim":  # not the settlement that woke who waited, whose claim is yet to come
+                self.line.claimed()
         raise OutcomeUnknown(f"{self.link.place.shown}: a write without an answer may yet be applied")
 
     # -- many at a time
