@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+from rota.backend import RELEASED, WON, Settlement
+from rota_zookeeper import _line
 from servers import ZooKeeper
 
 WORKER = Path(__file__).parents[1] / "faults" / "_worker_signals.py"
@@ -20,3 +26,65 @@ def test_a_signal_at_any_line_leaves_no_lock_and_no_request_behind(server: ZooKe
     ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert int(ended.stdout.split()[0]) > 150, ended.stdout
+
+
+def at_each_line(of: str, body: Callable[[], object], handler: Callable[[], object]) -> int:
+    """Run a body again and again, with a signal at each line in turn of what is called below a function, in whatever library."""
+    point = passed = 0
+    while passed == point:
+        point, passed = point + 1, 0
+
+        def trace(frame: FrameType, event: str, argument: object, point: int = point) -> Any:
+            nonlocal passed
+            above: FrameType | None = frame
+            while above is not None and above.f_code.co_name != of:
+                above = above.f_back
+            if event == "line" and above not in (None, frame):
+                passed += 1
+                if passed == point:
+                    sys.settrace(None)
+                    handler()
+            return trace
+
+        sys.settrace(trace)
+        try:
+            body()
+        finally:
+            sys.settrace(None)
+    return point
+
+
+def test_a_handler_may_use_the_client_where_its_thread_tells_that_a_claim_was_decided(
+    driver: Any, name: str, claim_of: Any, win: Any, until: Any, monkeypatch: Any
+) -> None:
+    """In a place that it keeps until then. The handler waits in line, too."""
+    monkeypatch.setattr(_line, "UNCLAIMED", 30.0)
+    failed: list[object] = []
+
+    def wait_and_win() -> None:
+        claim = claim_of(driver, name)
+        win(driver, claim)
+        end = Settlement(name, claim.owner, RELEASED, 0)
+        ending = threading.Timer(0.02, driver.settle, (end, 5.0))
+        ending.start()
+        answer = (driver.watch(name, claim.owner, 10.0), driver.claim(claim_of(driver, name), 5.0))[1]
+        ending.join()
+        if answer.verdict != WON or not driver.settle(Settlement(name, answer.record.owner, RELEASED, 0), 5.0).applied:
+            failed.append(answer)
+
+    def wait_for_another() -> None:
+        claim = claim_of(driver, f"{name}-handler")
+        win(driver, claim)
+        if driver.watch(f"{name}-handler", "somebody else", 5.0) is not True:
+            failed.append("the wait")
+        driver.settle(Settlement(f"{name}-handler", claim.owner, RELEASED, 0), 5.0)
+
+    def run() -> None:
+        for of in ("claimed", "_leave_soon"):
+            at_each_line(of, wait_and_win, wait_for_another)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    running.join(60)
+    assert not running.is_alive()
+    assert failed == []

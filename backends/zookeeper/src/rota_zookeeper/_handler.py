@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
@@ -26,6 +27,13 @@ CONNECT = 1.0
 HURRY = 1.0
 
 
+class Queue(SimpleQueue[Any]):
+    """What kazoo's threads have to do. The handler of a signal may put something in while the thread that it interrupts does."""
+
+    def task_done(self) -> None:
+        """Nobody waits for that."""
+
+
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, with a bound for connecting, and with a memory for what is wrong with a server's certificate.
 
@@ -33,6 +41,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         attempts: How often it has tried to connect since it was connected last.
         are_requests: Says whether any wait to be sent.
     """
+
+    queue_impl = Queue
 
     def __init__(self, log: Any) -> None:
         super().__init__()

@@ -44,7 +44,10 @@ class Line:
         # an answer from the thread that brings events, which would wait for the lock.
         self._waiting: dict[str, deque[Waiting]] = {}
         self._ended: list[tuple[Any, str, str, Any]] = []  # places of waits that are over, until the claim that follows is decided
-        self._claimed = threading.Event()
+        # A bell, by way of a lock that who waits takes and who rings gives back: a `threading.Event` has a lock that the handler of a
+        # signal may find taken by the thread that it interrupts, or leave so with an exception.
+        self._claimed = threading.Lock()
+        self._claimed.acquire()
         self._lost: list[tuple[str, str]] = []  # places that may still be there since the connection broke: a path, how its name begins
 
     async def watch(self, name: str, owner: str) -> bool:
@@ -164,13 +167,13 @@ class Line:
     def claimed(self) -> None:
         """Say that a claim was decided."""
         if self._ended:
-            self._claimed.set()
+            with suppress(RuntimeError):  # it rings already
+                self._claimed.release()
 
     def _leave_ended(self) -> None:
         if not self._ended:
             return  # they were left with others
-        self._claimed.wait(UNCLAIMED)
-        self._claimed.clear()
+        self._claimed.acquire(timeout=UNCLAIMED)
         while self._ended:
             self._leave(*self._ended.pop())
 
