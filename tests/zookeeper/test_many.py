@@ -11,6 +11,7 @@ from typing import Any
 
 import rota
 from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.connection import _CONNECTION_DROP
 from rota.backend import LEASE, RELEASED, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
@@ -123,6 +124,19 @@ def test_l8_a_place_whose_making_was_not_answered_is_left_too(
     driver.verbs.link._client.create(f"{path}/w-abandoned-", ephemeral=True, sequence=True)
     driver.verbs.line._lost.append((path, "w-abandoned-"))
     interrupt(driver, _CONNECTION_DROP)
+    until(lambda: places(raw, path) == [])
+
+
+def test_l8_a_place_is_left_of_which_it_is_learned_late_that_the_connection_broke(
+    driver: Any, server: ZooKeeper, kazoo: Any, name: str, until: Any, claim_of: Any, win: Any
+) -> None:
+    """As by an event loop that was busy until there was a connection again."""
+    win(driver, claim_of(driver, name))
+    raw, path, client = kazoo(server), driver.verbs.path(name), driver.verbs.link.ready
+    client.create(f"{path}/w-late-", ephemeral=True, sequence=True)
+    late = client.handler.async_result()
+    late.set_exception(ConnectionLoss())
+    driver.verbs.line._leave(client, path, "w-late-", late)
     until(lambda: places(raw, path) == [])
 
 

@@ -179,22 +179,30 @@ class Line:
 
     def _leave(self, client: Any, path: str, mark: str, arrived: Any) -> None:
         if isinstance(arrived.exception, BROKEN):
-            self._lost.append((path, mark))
+            self._miss(client, path, mark)
         elif arrived.successful():
-            client.delete_async(arrived.value).rawlink(lambda left: self._left(path, mark, left))
+            client.delete_async(arrived.value).rawlink(lambda left: self._left(client, path, mark, left))
 
-    def _left(self, path: str, mark: str, left: Any) -> None:
+    def _left(self, client: Any, path: str, mark: str, left: Any) -> None:
         if isinstance(left.exception, BROKEN):
-            self._lost.append((path, mark))
+            self._miss(client, path, mark)
+
+    def _miss(self, client: Any, path: str, mark: str) -> None:
+        """Have a place removed that may be there, as soon as there is a connection."""
+        self._lost.append((path, mark))
+        if client.connected:  # looked at behind that: who has connected meanwhile may have found nothing
+            self.clean(client)
 
     def clean(self, client: Any) -> None:
         """Remove places that a broken connection left behind, if their session is still the same."""
-        for path, mark in [self._lost.pop(0) for _ in range(len(self._lost))]:
-            client.get_children_async(path).rawlink(lambda found, path=path, mark=mark: self._clean(client, path, mark, found))
+        for _ in range(len(self._lost)):
+            with suppress(IndexError):  # another thread took it
+                path, mark = self._lost.pop(0)
+                client.get_children_async(path).rawlink(lambda found, path=path, mark=mark: self._clean(client, path, mark, found))
 
     def _clean(self, client: Any, path: str, mark: str, found: Any) -> None:
         if isinstance(found.exception, BROKEN):
-            self._lost.append((path, mark))
+            self._miss(client, path, mark)
         for child in found.value or [] if found.successful() else []:
             if child.startswith(mark):
-                client.delete_async(f"{path}/{child}").rawlink(lambda left: self._left(path, mark, left))
+                client.delete_async(f"{path}/{child}").rawlink(lambda left: self._left(client, path, mark, left))
