@@ -28,6 +28,10 @@ def test_a_signal_at_any_line_leaves_no_lock_and_no_request_behind(server: ZooKe
     assert int(ended.stdout.split()[0]) > 150, ended.stdout
 
 
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, and nobody else's."""
+
+
 def at_each_line(of: str, body: Callable[[], object], handler: Callable[[], object]) -> int:
     """Run a body again and again, with a signal at each line in turn of what is called below a function, in whatever library."""
     point = passed = 0
@@ -88,3 +92,24 @@ def test_a_handler_may_use_the_client_where_its_thread_tells_that_a_claim_was_de
     running.join(60)
     assert not running.is_alive()
     assert failed == []
+
+
+def test_l8_an_exception_while_a_place_is_taken_is_its_callers_and_leaves_none(
+    driver: Any, server: ZooKeeper, kazoo: Any, name: str, until: Any, claim_of: Any, win: Any
+) -> None:
+    claim = claim_of(driver, name)
+    win(driver, claim)
+    raw, path, taken = kazoo(server), driver.verbs.path(name), list[int]()
+
+    def wait() -> None:
+        try:
+            driver.watch(name, claim.owner, 0.01)
+        except Interrupt:
+            taken.append(1)
+
+    def interrupt() -> None:
+        raise Interrupt
+
+    points = at_each_line("create_async", wait, interrupt)
+    assert len(taken) == points - 1 > 20, "kazoo took one for an error of its own"
+    until(lambda: raw.get_children(path) == [])

@@ -16,6 +16,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.exceptions import ConnectionClosedError
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
 #: TLS that the other side ended, which says nothing of a certificate.
@@ -32,6 +34,22 @@ class Queue(SimpleQueue[Any]):
 
     def task_done(self) -> None:
         """Nobody waits for that."""
+
+
+class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's client, which says of no request that it was not sent when it was."""
+
+    def _call(self, request: Any, async_object: Any) -> bool | None:
+        if self._state in CLOSED_STATES:
+            refused: bool = super()._call(request, async_object)
+            return refused
+        self._queue.append((request, async_object))
+        # kazoo (2.11) takes here whatever the handler of a signal raises (Ctrl-C) for a closed connection, and the request is sent
+        try:
+            self._connection._write_sock.send(b"\0")
+        except (AttributeError, OSError):
+            async_object.set_exception(ConnectionClosedError("Connection has been closed"))
+        return None
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -247,4 +265,4 @@ def _call(log: Any, function: Callable[..., object], *arguments: Any) -> None:
         log.exception("a callback failed")
 
 
-__all__ = ["CONNECT", "Bell", "Handler", "Result"]
+__all__ = ["CONNECT", "Bell", "Client", "Handler", "Result"]

@@ -55,9 +55,9 @@ class Line:
         verbs, path = self._verbs, self._verbs.path(name)
         client = await verbs.link.client()
         mark = f"{PLACE}{os.urandom(8).hex()}-"
-        arriving = client.create_async(f"{path}/{mark}", acl=verbs.link.place.acl, ephemeral=True, sequence=True)
-        leave = self._leave
+        arriving, leave = None, self._leave
         try:
+            arriving = client.create_async(f"{path}/{mark}", acl=verbs.link.place.acl, ephemeral=True, sequence=True)
             place = (await Reply(arriving)).rpartition("/")[2]
             ahead = True  # of us in line: only while somebody is, the line is looked at again
             while True:
@@ -82,7 +82,10 @@ class Line:
         except TimedOut:
             return False
         finally:
-            arriving.rawlink(lambda arrived: leave(client, path, mark, arrived))
+            if arriving is None:  # the handler of a signal has raised: perhaps when it was on its way
+                self._miss(client, path, mark)
+            else:
+                arriving.rawlink(lambda arrived: leave(client, path, mark, arrived))
 
     @staticmethod
     async def _line(client: Any, path: str) -> list[str]:

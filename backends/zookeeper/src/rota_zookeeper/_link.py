@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionLoss,
@@ -28,7 +27,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from rota.errors import ConfigurationError, RotaError, Unavailable
 
-from ._handler import CONNECT, Handler
+from ._handler import CONNECT, Client, Handler
 from ._record import SHARDS
 from ._step import Reply, TimedOut
 from ._url import Place
@@ -154,7 +153,7 @@ class Link:
         """Make the client, and begin to connect; or return the one that the handler of a signal has made meanwhile."""
         handler = Handler(_log)
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
-        client = KazooClient(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
+        client = Client(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
         handler.servers = len(client.hosts)
         handler.are_requests = lambda: client._queue
 
