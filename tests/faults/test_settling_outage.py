@@ -19,8 +19,8 @@ HOURLY = Every("1h")
 
 
 @pytest.fixture
-def events() -> Any:
-    """What observers are told: (outcome, expired) of each settlement."""
+def events(world: Any) -> Any:
+    """What observers are told of this test's names: (outcome, expired) of each settlement."""
 
     class Observer:
         def __init__(self) -> None:
@@ -28,7 +28,8 @@ def events() -> Any:
 
         @rota.hookimpl
         def rota_settled(self, grant: Any, outcome: str, expired: bool) -> None:
-            self.settled.append((outcome, expired))
+            if grant.name.startswith(world.name):
+                self.settled.append((outcome, expired))
 
     observer = Observer()
     rota.register(observer)

@@ -32,32 +32,39 @@ def observe():
 
 
 class Notes:
-    def __init__(self) -> None:
+    """Of some names alone: what other clients of this process do, of earlier tests, is told as well."""
+
+    def __init__(self, names: str) -> None:
+        self.names = names
         self.seen = []
+
+    def note(self, name: str, *what: object) -> None:
+        if name.startswith(self.names):
+            self.seen.append(what)
 
     @rota.hookimpl
     def rota_granted(self, grant):
-        self.seen.append(("granted", grant.name))
+        self.note(grant.name, "granted", grant.name)
 
     @rota.hookimpl
     def rota_refused(self, refused):
-        self.seen.append(("refused", refused.verdict))
+        self.note(refused.name, "refused", refused.verdict)
 
     @rota.hookimpl
     def rota_settled(self, grant, outcome, expired):
-        self.seen.append(("settled", outcome, expired))
+        self.note(grant.name, "settled", outcome, expired)
 
     @rota.hookimpl
     def rota_lost(self, grant, reason):
-        self.seen.append(("lost", grant.name))
+        self.note(grant.name, "lost", grant.name)
 
     @rota.hookimpl
     def rota_unavailable(self, name, error):
-        self.seen.append(("unavailable", name))
+        self.note(name, "unavailable", name)
 
     @rota.hookimpl
     def rota_warning(self, name, message):
-        self.seen.append(("warning", name))
+        self.note(name, "warning", name)
 
 
 def fresh() -> str:
@@ -65,7 +72,8 @@ def fresh() -> str:
 
 
 def test_each_event_is_told_in_order(observe):
-    notes, name = Notes(), fresh()
+    name = fresh()
+    notes = Notes(name)
     observe(notes)
     with rota.connect("memory://") as client:
         grant = client.try_lease(name)
@@ -84,7 +92,8 @@ def test_each_event_is_told_in_order(observe):
 
 
 def test_a_loss_and_an_outage_are_told(observe):
-    notes, name, now = Notes(), fresh(), [1000.0]
+    name, now = fresh(), [1000.0]
+    notes = Notes(name)
     observe(notes)
     client = rota.connect("memory://", clock=lambda: now[0])
     grant = client.try_lease(name, ttl="10s")
@@ -103,11 +112,12 @@ def test_an_observer_that_raises_breaks_neither_the_caller_nor_other_observers(o
         def rota_granted(self, grant):
             raise RuntimeError("the observer's own fault")
 
-    notes = Notes()
+    name = fresh()
+    notes = Notes(name)
     observe(Broken())
     observe(notes)
     with caplog.at_level(logging.ERROR, "rota"), rota.connect("memory://") as client:
-        client.try_lease(fresh()).release()
+        client.try_lease(name).release()
         assert observers.flush(5)
     assert len(notes.seen) == 2
     assert "the observer's own fault" in caplog.text
