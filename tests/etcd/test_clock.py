@@ -6,16 +6,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import rota
+from rota import Every
 from rota.backend import BUSY, EARLY, HANDLED, LATE, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, HOUR, SECOND
 from rota.errors import ConfigurationError, Unavailable
-from rota_etcd import EtcdDriver
+from rota_etcd import EtcdDriver, _clock
 from rota_etcd._clock import BOUND, FRESH, MemberClock, monotonic
 from servers import HOST, Etcd, free_port, skew_program
 
@@ -54,9 +58,37 @@ def test_a_wait_for_the_turn_of_a_second_keeps_to_the_deadline(skewed: Etcd) -> 
     assert low <= time.time_ns() // 1000 <= high
 
 
+@pytest.mark.parametrize("sharp", [False, True])
+def test_who_knows_no_time_waits_for_the_thread_that_asks(skewed: Etcd, sharp: bool) -> None:
+    """A process whose threads begin with windows: `None` would say that none can be decided here."""
+    clock = MemberClock(HOST, skewed.port, None)
+    begin = threading.Barrier(20)
+
+    def ask(_: int) -> object:
+        begin.wait(20)
+        return clock.interval(monotonic() + 20, sharp=sharp)
+
+    with ThreadPoolExecutor(20) as threads:
+        assert None not in threads.map(ask, range(20))
+
+
+def test_the_first_windows_of_a_process_may_be_claimed_by_many_threads_at_once(etcd: Etcd) -> None:
+    _clock._known.clear()  # as in a process that has just begun
+    begin, name = threading.Barrier(20), f"first-{uuid.uuid4().hex}"
+    with rota.connect(etcd.url(), timeout=20) as client, ThreadPoolExecutor(20) as threads:
+
+        def claim(_: int) -> rota.Grant | rota.Refused:
+            begin.wait(20)
+            return client.try_window(name, Every("1d"))
+
+        verdicts = list(threads.map(claim, range(20)))
+        assert sorted(verdict.verdict for verdict in verdicts) == [BUSY] * 19 + [WON]
+
+
 CHILD = """
 import json, sys, time
 import rota
+from rota import Every
 from rota.backend import Claim
 from rota_etcd import EtcdBackend
 
@@ -143,8 +175,8 @@ def fresh(etcd: Etcd) -> Iterator[Callable[[EtcdDriver], MemberClock]]:
 
     yield give
     for clock in made:
-        if clock._connection is not None:
-            clock._connection.close()
+        for connection in clock._idle:
+            connection.close()
 
 
 @pytest.mark.by_the_clock

@@ -14,10 +14,12 @@ import math
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import mktime_tz, parsedate_tz
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from rota.backend import Now
 
@@ -79,24 +81,34 @@ class MemberClock:
 
     def after_fork(self) -> None:
         """As `Clock.after_fork`: the parent's socket is left to it, what is known stays known."""
-        self._lock = threading.Lock()
-        self._connection: http.client.HTTPConnection | None = None
+        # one thread at a time asks anew, and one narrows; the handler of a signal may come meanwhile, and do the same
+        self._asking, self._narrowing = threading.RLock(), threading.RLock()
+        self._idle: deque[http.client.HTTPConnection] = deque()  # one, mostly; whoever uses it takes it out
 
     def interval(self, deadline: float, sharp: bool) -> Now | None:
         """As `Clock.interval`."""
         now = monotonic()
-        if sharp or now - self._asked_at > FRESH:
-            # a thread that only wants to refresh does not wait for one that narrows
-            if self._lock.acquire(timeout=max(0.0, deadline - now) if sharp else 0):
-                try:
-                    self._refresh(deadline)
-                    if sharp:
-                        self._narrow(now + (deadline - now) / 2)  # the rest is for what the time is wanted for
-                finally:
-                    self._lock.release()
+        if now - self._asked_at > FRESH:
+            # whoever knows something goes on with that while another one asks
+            self._alone(self._asking, 0.0 if self._is_known() else deadline - now, lambda: self._refresh(deadline))
+            now = monotonic()
+        if sharp:
+            half = now + (deadline - now) / 2  # the rest is for what the time is wanted for
+            self._alone(self._narrowing, deadline - now, lambda: self._narrow(half))
             now = monotonic()
         low, high = self._bounds(now)
         return None if math.isinf(low) else (int((now + low) * 1e6), int((now + high) * 1e6) + 1)
+
+    @staticmethod
+    def _alone(lock: Any, seconds: float, what: Callable[[], None]) -> None:
+        if lock.acquire(timeout=max(0.0, seconds)):
+            try:
+                what()
+            finally:
+                lock.release()
+
+    def _is_known(self) -> bool:
+        return not math.isinf(self._known[0])
 
     def _bounds(self, now: float) -> tuple[float, float]:
         low, high, at = self._known  # in one piece: another thread may be at it
@@ -137,9 +149,6 @@ class MemberClock:
             received = monotonic()
         except (OSError, ValueError, http.client.HTTPException):
             self._retry_at = monotonic() + PAUSE
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
             return
         low, high = second - received, second + 1 - sent
         known_low, known_high = self._bounds(received)
@@ -150,23 +159,19 @@ class MemberClock:
         self._round_trip = min(self._round_trip, received - sent)
 
     def _date(self, timeout: float) -> int:
-        for again in (True, False):
-            connection = self._connection
-            if connection is None:
-                again = False
-                connection = self._connection = self._connect(timeout)
-            elif connection.sock is not None:
-                connection.sock.settimeout(timeout)
-            try:
-                connection.request("GET", "/version")
-                response = connection.getresponse()
-                response.read()
-                break
-            except (ConnectionError, http.client.HTTPException):
-                connection.close()
-                self._connection = None
-                if not again:  # else the server had closed an idle connection
-                    raise
+        connection, response = None, None
+        with suppress(IndexError):
+            connection = self._idle.pop()
+        if connection is not None:
+            with suppress(ConnectionError, http.client.HTTPException):  # the server has closed an idle one
+                response = _get(connection, timeout)
+        if connection is None or response is None:
+            connection = self._connect(timeout)
+            response = _get(connection, timeout)
+        self._idle.append(connection)
+        while len(self._idle) > 1:
+            with suppress(IndexError):
+                self._idle.popleft().close()
         parsed = parsedate_tz(response.getheader("Date") or "")
         if parsed is None:
             raise ValueError("an answer without a date")
@@ -177,6 +182,19 @@ class MemberClock:
         if self._context is None:
             return http.client.HTTPConnection(host, port, timeout=timeout)
         return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._context())
+
+
+def _get(connection: http.client.HTTPConnection, timeout: float) -> http.client.HTTPResponse:
+    try:
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        connection.request("GET", "/version")
+        response = connection.getresponse()
+        response.read()
+    except BaseException:
+        connection.close()
+        raise
+    return response
 
 
 #: The members' clocks that this process knows: what one driver has learned, the next one need not.
