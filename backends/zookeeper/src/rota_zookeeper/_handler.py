@@ -11,6 +11,7 @@ from __future__ import annotations
 import select
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -18,7 +19,8 @@ from typing import Any
 
 from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import ConnectionClosedError
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import _STOP, KazooTimeoutError, SequentialThreadingHandler
+from rota.errors import Unavailable
 
 #: TLS that the other side ended, which says nothing of a certificate.
 ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -72,10 +74,23 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._log = log
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread: threading.Thread = super().spawn(func, *args, **kwargs)
+        try:
+            thread: threading.Thread = super().spawn(func, *args, **kwargs)
+        except RuntimeError as error:
+            if "new thread" in str(error):
+                raise Unavailable(f"no connection: {error}") from error
+            if error.__context__ is not None:
+                # of an interrupt at one place in its wait for the thread `threading` makes "release unlocked lock"
+                raise error.__context__ from None
+            raise
         thread.name = f"kazoo-{thread.name}"
         self.threads.append(thread)
         return thread
+
+    def end(self) -> None:
+        """Let threads end that `stop` knows nothing of, since the handler of a signal raised while they were started."""
+        for queue in (self.completion_queue, self.callback_queue):
+            queue.put(_STOP)
 
     @property
     def share(self) -> float:
@@ -111,6 +126,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             poll.register(source, select.POLLOUT)
         ready = [number for number, _ in poll.poll(None if timeout is None else timeout * 1000)]
         return [one for one in reading if one.fileno() in ready], [one for one in writing if one.fileno() in ready], []
+
+    def event_object(self) -> Flag:
+        return Flag()
 
     def async_result(self) -> Result:
         return Result(self._log)
@@ -167,6 +185,42 @@ class Bell:
         """Close both ends."""
         self._ear.close()
         self._clapper.close()
+
+
+class Flag:
+    """What a `threading.Event` does, without a lock that the handler of a signal may leave locked by an exception."""
+
+    __slots__ = ("_bells", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._bells: deque[threading.Lock] = deque()
+
+    def is_set(self) -> bool:
+        """Say whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake who waits."""
+        self._is_set = True
+        while self._bells:
+            with suppress(IndexError):  # another thread took it
+                self._bells.popleft().release()
+
+    def clear(self) -> None:
+        """Have it not set."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; return whether it is."""
+        bell = threading.Lock()
+        bell.acquire()
+        self._bells.append(bell)
+        if not self._is_set:  # looked at behind that: who sets it looks the other way round
+            bell.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
+        with suppress(ValueError):
+            self._bells.remove(bell)
+        return self._is_set
 
 
 class Result:

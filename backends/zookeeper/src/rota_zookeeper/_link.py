@@ -304,6 +304,7 @@ def _end(client: Any) -> None:
     with contextlib.suppress(Exception):  # nothing that kazoo may say is of use to anybody now
         client.stop()
         client.close()
+    client.handler.end()
 
 
 __all__ = ["BROKEN", "Link"]
