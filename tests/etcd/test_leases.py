@@ -234,3 +234,21 @@ def test_finishing_a_claim_that_ends_meanwhile_ends_no_other_grant(etcd: Etcd, n
     assert not end(driver, cancelled, UNUSED)
     assert other.claim(lease(following.name), 5.0).verdict == BUSY
     assert driver.renew([Renewal(following.name, following.owner, following.ttl, DAY)], 5.0).held == [True]
+
+
+def test_a_call_in_whose_middle_the_client_is_closed_leaves_no_stream_and_no_channel_open(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, before = driver_for(etcd.url()), set(threading.enumerate())
+    won(driver, claim := lease(name))
+    write = driver.names.write
+
+    def write_and_close(*arguments: Any, **options: Any) -> Any:
+        written = write(*arguments, **options)
+        driver.close()
+        return written
+
+    monkeypatch.setattr(driver.names, "write", write_and_close)
+    assert end(driver, claim)  # and hands its lease on, for which a stream is opened
+    assert driver.link.endpoints._channels == {}
+    wait_until(lambda: set(threading.enumerate()) <= before, what="its threads have ended")

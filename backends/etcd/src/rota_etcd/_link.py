@@ -84,6 +84,7 @@ class OwnEndpoints:
     def __init__(self, settings: Settings) -> None:
         self.count = len(settings.addresses)
         self._settings = settings
+        self._closed = False
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -99,6 +100,9 @@ class OwnEndpoints:
         if channel is None:
             with self._lock:
                 channel = self._channels.get(index) or self._channels.setdefault(index, self._open(index))
+            if self._closed:  # perhaps meanwhile, so that it did not find this one
+                self.close()
+                raise ValueError("the channel was closed")  # as gRPC says it of one that it has
         return channel
 
     def _open(self, index: int) -> grpc.Channel:
@@ -130,6 +134,7 @@ class OwnEndpoints:
 
     def close(self) -> None:
         """As `Endpoints.close`."""
+        self._closed = True
         while self._channels:
             with suppress(KeyError):
                 self._channels.popitem()[1].close()
@@ -239,6 +244,9 @@ class Link:
             stream = Stream(self._stub(at, _wire.KeepAlive), metadata)
             self._stream = channel, stream
             self._streams += 1
+        if self.closed:  # perhaps meanwhile, so that it did not find this one
+            self._end_stream()
+            raise Unavailable("the client is closed")
         return stream
 
     def _end_stream(self) -> None:
