@@ -50,6 +50,8 @@ class Keeper:
         self._driver = driver
         self._clock = clock
         self._timeout = timeout
+        #: Whether nothing more will be said.
+        self.closed = False
         self._begin()
 
     def reset(self) -> None:
@@ -74,6 +76,8 @@ class Keeper:
             self._worker.wake()
         if dropped is not None:
             dropped.done("given up: too much is unsaid", False)
+        if self.closed:  # perhaps meanwhile
+            self._give_up()
 
     def waiting(self) -> int:
         """Return how many things are unsaid."""
@@ -90,9 +94,16 @@ class Keeper:
         return not self._kept
 
     def close(self, timeout: float) -> None:
-        """Give what is unsaid one more time to be said, then stop."""
+        """Give what is unsaid one more time to be said, then give it up."""
         self.flush(timeout)
         self._worker.close()
+        self.closed = True
+        self._give_up()
+
+    def _give_up(self) -> None:
+        while self._kept:
+            with suppress(IndexError):  # another thread took it
+                self._tell(self._kept.popleft(), "given up: the client is closed", False)
 
     def _turn(self) -> float | None:
         """Try each kept thing once; after the first one that the store does not answer, leave the rest for the next turn."""
@@ -118,18 +129,22 @@ class Keeper:
                 ended = f"given up: {error!r}"
             if ended:
                 said_any = True
-                try:
-                    kept.done(ended, lost)
-                except Exception:
-                    import logging
-
-                    logging.getLogger("rota").exception("noting a kept settlement failed")
+                self._tell(kept, ended, lost)
             with self._lock:
                 if self._kept and self._kept[0] is kept:
                     self._kept.popleft()
                     if not ended:
                         self._kept.append(kept)
         return said_any
+
+    @staticmethod
+    def _tell(kept: Kept, ended: str, lost: bool) -> None:
+        try:
+            kept.done(ended, lost)
+        except Exception:
+            import logging
+
+            logging.getLogger("rota").exception("noting a kept settlement failed")
 
     def _say(self, kept: Kept) -> tuple[str, bool]:
         """Say it; return how it ended, or an empty text when it must be said again, and whether the lease had been lost."""

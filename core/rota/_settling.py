@@ -85,13 +85,13 @@ async def _say(engine: Engine[Any], grant: BaseGrant, settlement: Settlement, no
                     settled = await settled
                 break
             except Unavailable as error:
-                if clock() + pause >= deadline:
+                closed = engine.keeper.closed  # then it is not kept either
+                if closed or clock() + pause >= deadline:
                     if settlement.result not in (HANDLED, GAVE_UP):
                         _keep(engine, grant, settlement)
                         return
-                    raise Unrecorded(
-                        f"{grant.name}: the work is done, its outcome {settlement.result!r} is not confirmed yet and kept: {error}"
-                    ) from error
+                    how = "not recorded" if closed else "not confirmed yet and kept"
+                    raise Unrecorded(f"{grant.name}: the work is done, its outcome {settlement.result!r} is {how}: {error}") from error
             await engine.call(io.sleep, pause)
             pause *= 2
             left = max(0.001, deadline - clock())
@@ -107,6 +107,8 @@ def _settle_again(grant: BaseGrant, result: str) -> None:
         raise LeaseLost(f"{grant.name}: {grant._lost}")
     if result == HANDLED and grant.outcome == "unrecorded":
         raise Unrecorded(f"{grant.name}: the work is done, its outcome is not confirmed yet and kept")
+    if result == HANDLED and grant.outcome.startswith("given up"):
+        raise Unrecorded(f"{grant.name}: the work is done, its outcome is not recorded: {grant.outcome}")
     if result == HANDLED and grant.outcome != HANDLED:
         raise LeaseLost(f"{grant.name}: it was settled before, as {grant.outcome!r}")
 

@@ -344,7 +344,7 @@ class Client(_Base[Grant]):
         return self._engine.keeper.flush(seconds)
 
     def close(self) -> None:
-        """Stop renewals and let go of connections; what is unrecorded is tried once more. A lease still held ends by expiry."""
+        """Stop renewals and let go of connections. What is unrecorded is tried once more, then given up. A lease still held expires."""
         self._engine.close()
 
     def __enter__(self) -> Self:

@@ -61,4 +61,4 @@ class OutcomeUnknown(Unavailable):
 
 
 class Unrecorded(OutcomeUnknown):
-    """The work was done, but its success is not confirmed by the store. rota goes on recording it while the process lives (F5)."""
+    """The work was done, but its success is not confirmed by the store. rota goes on recording it until the client is closed (F5)."""

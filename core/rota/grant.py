@@ -35,7 +35,8 @@ class BaseGrant:
         record: The record as the claim left it; None when degraded.
         degraded: The store could not be asked and ``on_unavailable="run"``, or the lease was lost and ``on_lost="continue"``.
         outcome: How the grant was settled; empty before that. ``lost``: it could not be settled any more; ``unrecorded``: a success that
-            the store has not confirmed yet (F5), or, after a run without it, did not take when it was back (F3).
+            the store has not confirmed yet (F5), or, after a run without it, did not take when it was back (F3); ``given up: ...``: a
+            success that is tried no more, and why.
         warnings: What the winner should know: another schedule or other zone data under the name (W8), or why it runs degraded (F3).
     """
 
@@ -207,7 +208,8 @@ class Grant(BaseGrant):
 
         Raises:
             LeaseLost: A later grant was made, or an operator took it away, so nothing was recorded (W3a); the message says which.
-            Unrecorded: The store did not confirm within ``timeout``; rota goes on trying while the process lives (F5).
+            Unrecorded: The store did not confirm within ``timeout``; rota goes on trying until the client is closed. Once it is, this is
+                raised at once, and nobody tries (F5).
         """
         self._engine.settle_at_once(self, HANDLED)
 

@@ -279,6 +279,33 @@ def live(kind: str, face: str, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+# -- every store
+
+STORES = ("memory", "sqlite", "postgres", "redis", "zookeeper", "etcd")
+
+
+@pytest.fixture(params=STORES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store of each kind; of `memory` one that only one client has."""
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/rota.db"
+    if request.param == "redis":
+        return request.getfixturevalue("redis_url")
+    url = request.getfixturevalue({"zookeeper": "conforming_zookeeper"}.get(request.param, request.param)).url()
+    if request.param == "postgres":
+        with rota.connect(url, timeout=10) as client:
+            client.driver.init(10.0)
+    return url
+
+
+@pytest.fixture
+def fresh_name() -> str:
+    """A name that nobody has used, on servers that others use, too."""
+    return f"faults/{os.urandom(6).hex()}"
+
+
 # -- other processes
 
 

@@ -316,6 +316,21 @@ def test_closing_says_what_is_unsaid_once_more(world: Any) -> None:
     assert world.read().mark == grant.slot.start
 
 
+def test_what_is_unsaid_when_its_client_is_closed_is_given_up(world: Any, events: Any) -> None:
+    """F5: nobody tries any more, and that is said."""
+    client = world.client(timeout=0.2)
+    grant = client.try_window(world.name, HOURLY, ttl=30)
+    client.driver.away(world.REFUSED._replace(then=lambda: world.clock.advance(0.3)))
+    with pytest.raises(Unrecorded, match="not confirmed yet and kept"):
+        grant.handled()
+    client.close()
+    assert grant.outcome == "given up: the client is closed"
+    with pytest.raises(Unrecorded, match="the work is done, its outcome is not recorded: given up"):
+        grant.handled()
+    world.until(lambda: len(events.settled) == 2)
+    assert events.settled == [("unrecorded", False), (grant.outcome, False)]
+
+
 def test_a_failure_or_release_that_is_not_confirmed_raises_nothing(world: Any) -> None:
     """F5: expiry does it, and the keeper does it sooner."""
     client = world.client(timeout=1)
