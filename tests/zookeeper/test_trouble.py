@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -169,6 +170,37 @@ def test_a_write_in_flight_when_the_client_is_closed_is_unknown(
         server.resume()
     thread.join(20)
     assert [type(error) for error in raised] in ([OutcomeUnknown], []), "never plain Unavailable"
+
+
+def test_who_waits_is_told_of_a_close_that_overtook_the_answer_with_the_watch(
+    server: ZooKeeper, driver: Any, driver_for: Any, name: str, until: Any, claim_of: Any, win: Any, monkeypatch: Any
+) -> None:
+    """L8: kazoo keeps no watch for an answer that comes while it stops, so no event would tell."""
+    claim = claim_of(driver, name)
+    win(driver, claim)
+    waiting = driver_for(server.url("/drivers"))
+    waiting.now(10.0)
+    client = waiting.verbs.link._client
+    get, asked = client.get_async, threading.Event()
+
+    def get_async(path: str, watch: Any = None) -> Any:
+        if watch is not None:
+            server.pause()
+            asked.set()
+        return get(path, watch)
+
+    monkeypatch.setattr(client, "get_async", get_async)
+    with ThreadPoolExecutor() as pool:
+        told = pool.submit(waiting.watch, name, claim.owner, 30.0)
+        try:
+            assert asked.wait(20)
+            until(lambda: client._pending)
+            waiting.close()
+            assert client._stopped.is_set()
+        finally:
+            server.resume()
+        with pytest.raises(Unavailable, match="the client is closed"):
+            told.result(20)
 
 
 def test_a_guess_that_is_old_is_no_loss(driver: Any, other: Any, name: str, claim_of: Any, win: Any) -> None:

@@ -207,9 +207,18 @@ class Link:
         """Have a client no longer, and let it end by itself."""
         with contextlib.suppress(ValueError):
             self._clients.remove(client)
-        ending = threading.Thread(target=_end, args=(client,), name="rota-zookeeper-close", daemon=True)
+        ending = threading.Thread(target=self._end, args=(client,), name="rota-zookeeper-close", daemon=True)
         ending.start()
         return ending
+
+    def _end(self, client: Any) -> None:
+        with contextlib.suppress(Exception):  # nothing that kazoo may say is of use to anybody now
+            client.stop()
+            client.close()
+        client.handler.end()
+        if self._closed:
+            # of an answer that comes while it stops kazoo (2.11) keeps no watch: who waits for that looks again, and is told
+            self._forget(True)
 
     def after_fork(self) -> None:
         """Forget the parent's client without a word; a client of kazoo's hangs in a forked child."""
@@ -298,13 +307,6 @@ class Link:
         if isinstance(error, InvalidACLError):
             return ConfigurationError(f"{shown}: the servers don't take the ACL: nobody is logged in for acl=creator")
         return Unavailable(f"{shown}: {type(error).__name__} {error}".rstrip())
-
-
-def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # nothing that kazoo may say is of use to anybody now
-        client.stop()
-        client.close()
-    client.handler.end()
 
 
 __all__ = ["BROKEN", "Link"]
