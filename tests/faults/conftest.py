@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds:g}s: {inspect.getsource(condition).strip()}"
         time.sleep(0.002)
     return value
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., Any]:
+    """`until`, with more time: servers are slower than what is embedded."""
+    return lambda condition: until(condition, 20.0)
 
 
 async def reached(condition: Callable[[], Any]) -> None:
@@ -124,9 +131,13 @@ class Loop:
         self._thread = threading.Thread(target=self.loop.run_forever, name="test-loop", daemon=True)
         self._thread.start()
 
+    def begin(self, coroutine: Any) -> Future[Any]:
+        """Begin to run a coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
     def run(self, coroutine: Any) -> Any:
         """Run a coroutine to its end."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return self.begin(coroutine).result(30)
 
     def close(self) -> None:
         """End the loop; no task may be left."""
@@ -168,6 +179,20 @@ class OnLoop:
 
     def __exit__(self, *error: Any) -> None:
         self.on_loop.run(self.target.__aexit__(*error))
+
+
+@pytest.fixture
+def loop() -> Iterator[Callable[[], Loop]]:
+    """Make a loop on a thread; no task may be left on it when the test ends."""
+    made: list[Loop] = []
+
+    def make() -> Loop:
+        made.append(Loop())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 # -- worlds
@@ -286,9 +311,9 @@ STORES = ("memory", "sqlite", "postgres", "redis", "zookeeper", "etcd")
 
 @pytest.fixture(params=STORES)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store of each kind; of `memory` one that only one client has."""
+    """The URL of a store of each kind."""
     if request.param == "memory":
-        return "memory://"
+        return f"memory://{os.urandom(6).hex()}"
     if request.param == "sqlite":
         return f"sqlite://{tmp_path}/rota.db"
     if request.param == "redis":
