@@ -216,3 +216,28 @@ def test_closing_when_the_loop_has_ended(store_url: str, fresh_name: str) -> Non
     asyncio.run(client.close())
     with pytest.raises(Unavailable, match="the client is closed"):
         asyncio.run(taken(client, fresh_name))
+
+
+def test_closing_when_the_loop_was_closed_beneath_a_waiter(
+    store_url: str, fresh_name: str, waiters: Any, until: Any, caplog: Any, nothing_left: None
+) -> None:
+    """Nobody cancelled it, and nobody can be told: all that it had is closed with the client."""
+    client = rota.connect_async(store_url, timeout="500ms")
+    kept = []
+
+    async def first() -> None:
+        await several(client, f"{fresh_name}/several")
+        assert await client.try_lease(fresh_name, ttl="1m", timeout=10)
+        kept.append(asyncio.create_task(client.try_lease(fresh_name, ttl="1m", wait="50s", timeout=10)))
+        await asyncio.to_thread(until, waiters)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(first())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    asyncio.run(client.close())
+    with pytest.raises(Unavailable, match="the client is closed"):
+        asyncio.run(taken(client, fresh_name))
+    with caplog.at_level("CRITICAL", "asyncio"):  # which says what we did to the task
+        kept.clear()
+        gc.collect()

@@ -185,9 +185,11 @@ class AsyncPostgresDriver(AsyncDriver):
 
     async def close(self) -> None:
         if self._loop is not None and self._loop is not asyncio.get_running_loop():
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits in it
+            try:
                 self._loop.call_soon_threadsafe(self._end)
                 return
+            except RuntimeError:  # the loop is closed: nobody waits in it, and nobody can be told there
+                self._watchers = {}
         self._end()
 
     def _end(self) -> None:
