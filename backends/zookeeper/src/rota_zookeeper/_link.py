@@ -306,6 +306,8 @@ class Link:
             return ConfigurationError(f"{shown}: the user is not known there, or the password is wrong")
         if isinstance(error, InvalidACLError):
             return ConfigurationError(f"{shown}: the servers don't take the ACL: nobody is logged in for acl=creator")
+        if self._closed:
+            return Unavailable("the client is closed")
         return Unavailable(f"{shown}: {type(error).__name__} {error}".rstrip())
 
 
