@@ -72,7 +72,8 @@ class Worker:
         thread = self.thread
         self._ring()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            with suppress(RuntimeError):  # another thread is just starting it: it ends before its first turn
+                thread.join()
 
     def forsake(self) -> None:
         """In a forked child: another one takes this one's place. Threads of the parent are not there, except gevent's, which go on."""

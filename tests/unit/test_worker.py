@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -48,6 +49,26 @@ def test_work_that_comes_as_the_thread_ends_is_done() -> None:
     worker.wake()
     assert done.wait(10)
     worker.close()
+
+
+def test_it_may_be_closed_while_another_thread_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a client that is closed while others claim; there is no turn then."""
+    start, turns = threading.Thread.start, []
+    worker = Worker("rota-test", lambda: turns.append(1))
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name == "rota-test":
+            started.append(thread)
+            with ThreadPoolExecutor() as pool:
+                pool.submit(worker.close).result(10)
+        start(thread)
+
+    started: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    worker.wake()
+    started[0].join(10)
+    assert not started[0].is_alive()
+    assert not turns
 
 
 def test_a_turn_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
