@@ -316,11 +316,11 @@ class Engine(Generic[G]):
         sent = self.clock()
         left = max(0.001, deadline - sent)
         try:
-            if self.driver.capabilities.clock == "interval" and self.io.read is not None:
-                # `now` may wait until it knows the time well; whoever reads is told what is known, and the claim waits where that matters
-                _, now = await self.call(self.io.read, ask.name, left)
-            else:
-                now = await self.call(self.io.now, left)
+            # `now` may wait until it knows the time well; whoever reads is told what is known, and the claim waits where that matters
+            reads = self.driver.capabilities.clock == "interval" and self.io.read is not None
+            now = (await self.call(self.io.read, ask.name, left))[1] if reads else None
+            if now is None and (ask.kind != LEASE or not reads):  # also where nothing was known, as of a store that was just away
+                now = await self.call(self.io.now, max(0.001, deadline - self.clock()))
         except OutcomeUnknown as error:
             raise Unavailable(f"the store's time can't be asked: {error}") from error  # no claim was sent yet
         if now is not None:

@@ -214,3 +214,21 @@ def test_a_fresh_clients_first_claims_do_not_wait_for_it_either(
         with client.lease(f"{name}-{number}"), client.window(f"{name}-w{number}", rota.Every("365d")):
             low, high = clock._bounds(monotonic())
         assert high - low >= 1.0
+
+
+def test_f2_a_member_that_was_away_when_it_was_asked_for_the_time_is_asked_again_as_soon_as_it_is_back(
+    name: str, driver_for: Drivers, connect: Callable[..., rota.Client]
+) -> None:
+    """That windows are decided by its time is a mistake of the user's where it never tells it, and no outage."""
+    with Etcd() as etcd:
+        driver = driver_for(etcd.url())
+        etcd.pause()
+        try:
+            with pytest.raises(Unavailable):
+                driver.now(0.6)
+            clock = driver._clocks[0]
+            assert clock._retry_at > 0
+        finally:
+            etcd.resume()
+        clock._retry_at = monotonic() + 3600  # however soon that is
+        assert connect(etcd.url()).try_window(name, Every("1h"))

@@ -90,7 +90,7 @@ class MemberClock:
         now = monotonic()
         if now - self._asked_at > FRESH:
             # whoever knows something goes on with that while another one asks
-            self._alone(self._asking, 0.0 if self._is_known() else deadline - now, lambda: self._refresh(deadline))
+            self._alone(self._asking, 0.0 if self._is_known() else deadline - now, lambda: self._refresh(deadline, sharp))
             now = monotonic()
         if sharp:
             half = now + (deadline - now) / 2  # the rest is for what the time is wanted for
@@ -119,9 +119,10 @@ class MemberClock:
         low, high = self._bounds(monotonic())
         return high - low
 
-    def _refresh(self, deadline: float) -> None:
+    def _refresh(self, deadline: float, sharp: bool) -> None:
         now = monotonic()
-        if now - self._asked_at > FRESH and now >= self._retry_at:
+        # who depends on the time, of which nothing is known, asks whatever befell the others: the member may be back
+        if now - self._asked_at > FRESH and (now >= self._retry_at or (sharp and not self._is_known())):
             self._ask(deadline)
 
     def _narrow(self, deadline: float) -> None:

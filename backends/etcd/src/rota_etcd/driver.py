@@ -146,12 +146,22 @@ class EtcdDriver(Driver):
     def _time(self, deadline: float, sharp: bool = False) -> Now | None:
         return self._clocks[self.link.at].interval(deadline, sharp)
 
-    def _times(self, deadline: float, sharp: bool = False) -> tuple[Now, Now | None]:
+    def _sharp(self, deadline: float) -> Now | None:
+        """Return the store's time for whom it decides; None if a member answers all but HTTP."""
+        known = self._time(deadline, sharp=True)
+        if known is None:
+            self.link.call(_wire.Range(key=self.names.keys.records), deadline)  # is it HTTP that didn't answer, or all of etcd?
+            known = self._time(deadline, sharp=True)
+            if known is None and deadline - monotonic() < LEAST:
+                raise Unavailable("no time is left to ask for the time")
+        return known
+
+    def _times(self, deadline: float) -> tuple[Now, Now | None]:
         """Return the time to write into records, and the store's as far as known.
 
         Without the latter the former is this host's: leases are not decided by it.
         """
-        known = self._time(deadline, sharp)
+        known = self._time(deadline)
         if known is not None:
             return known, known
         here = time.time_ns() // 1000
@@ -164,8 +174,9 @@ class EtcdDriver(Driver):
         seen = before = self.names.recall(claim.name)
         looked = before = before or self.names.look(claim.name, deadline)
         now, known = self._times(deadline)
-        if claim.kind != LEASE and not _is_well_inside(claim, before, now):
-            now, known = self._times(deadline, sharp=True)
+        if claim.kind != LEASE and (known is None or not _is_well_inside(claim, before, now)):
+            known = self._sharp(deadline)
+            now = known or now
         if known is None:
             if claim.kind != LEASE:
                 raise ConfigurationError(
@@ -348,10 +359,7 @@ class EtcdDriver(Driver):
 
     def now(self, timeout: float) -> Now | None:
         deadline = self._deadline(timeout)
-        known = self._time(deadline, sharp=True)
-        if known is None:
-            self.link.call(_wire.Range(key=self.names.keys.records), deadline)  # is it HTTP that doesn't answer, or all of etcd?
-        return known
+        return self._sharp(deadline)
 
     def close(self) -> None:
         self._leases.close(LAST)
