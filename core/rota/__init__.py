@@ -7,7 +7,7 @@
         verdict = client.try_window("nightly-report", rota.Cron("0 2 * * *", tz="Europe/Berlin"))
         if verdict:
             with verdict as grant:
-                make_report(grant.slot.start_at, fence=grant.token)
+                make_report(grant.slot, grant.token)
         else:
             print(verdict.reason)
 

@@ -84,6 +84,8 @@ class TypedDict:
 class Generic:
     """As `typing.Generic`, for its subscript alone."""
 
+    __slots__ = ()
+
     def __class_getitem__(cls, item: object) -> type[Self]:
         return cls
 

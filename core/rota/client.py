@@ -20,8 +20,8 @@ from ._registry import backend
 from .backend import Driver
 from .duration import DAY, SECOND, duration
 from .errors import ConfigurationError, Unavailable
-from .grant import AsyncGrant, BaseGrant, Grant
-from .schedule import Schedule, instant
+from .grant import AsyncGrant, BaseGrant, Grant, S_co
+from .schedule import Schedule, Slot, instant
 from .url import Url, check_text
 from .verdict import Refused
 
@@ -155,24 +155,24 @@ class _Entered(Generic[G]):
         self._open = [entry for entry in self._open if entry[2] is not grant]
 
 
-class Guard:
+class Guard(Generic[S_co]):
     """A claim that is made when a ``with`` block or a decorated function is entered; refused, it raises. May be used again and again."""
 
-    def __init__(self, engine: Engine[Grant], ask: _ask.Ask, skip: bool = False) -> None:
+    def __init__(self, engine: Engine[Grant[Any]], ask: _ask.Ask, skip: bool = False) -> None:
         self._engine = engine
         self._ask = ask
         self._skip = skip
-        self._entered: _Entered[Grant] = _Entered()
+        self._entered: _Entered[Grant[Any]] = _Entered()
 
     @property
-    def or_skip(self) -> Guard:
+    def or_skip(self) -> Guard[S_co]:
         """As a decorator: a refused call returns the falsy `Refused` instead of raising."""
         return Guard(self._engine, self._ask, skip=True)
 
-    def _acquire(self) -> Grant | Refused:
+    def _acquire(self) -> Grant[S_co] | Refused:
         return self._engine.acquire_at_once(self._ask)
 
-    def __enter__(self) -> Grant:
+    def __enter__(self) -> Grant[S_co]:
         if self._skip:
             raise ConfigurationError("or_skip is for decorated functions: a with block can't be skipped, use the try_ form")
         verdict = self._acquire()
@@ -212,24 +212,24 @@ class Guard:
         return cast("F", guarded)
 
 
-class AsyncGuard:
+class AsyncGuard(Generic[S_co]):
     """As `Guard`, for ``async with`` and coroutine functions."""
 
-    def __init__(self, engine: Engine[AsyncGrant], ask: _ask.Ask, skip: bool = False) -> None:
+    def __init__(self, engine: Engine[AsyncGrant[Any]], ask: _ask.Ask, skip: bool = False) -> None:
         self._engine = engine
         self._ask = ask
         self._skip = skip
-        self._entered: _Entered[AsyncGrant] = _Entered()
+        self._entered: _Entered[AsyncGrant[Any]] = _Entered()
 
     @property
-    def or_skip(self) -> AsyncGuard:
+    def or_skip(self) -> AsyncGuard[S_co]:
         """As `Guard.or_skip`."""
         return AsyncGuard(self._engine, self._ask, skip=True)
 
-    async def _acquire(self) -> AsyncGrant | Refused:
+    async def _acquire(self) -> AsyncGrant[S_co] | Refused:
         return await self._engine.acquire(self._ask)
 
-    async def __aenter__(self) -> AsyncGrant:
+    async def __aenter__(self) -> AsyncGrant[S_co]:
         if self._skip:
             raise ConfigurationError("or_skip is for decorated functions: a with block can't be skipped, use the try_ form")
         verdict = await self._acquire()
@@ -268,10 +268,10 @@ class AsyncGuard:
         return cast("F", guarded)
 
 
-class Client(_Base[Grant]):
+class Client(_Base["Grant[Any]"]):
     """The blocking face; see `connect`. Safe to use from several threads, and after a fork."""
 
-    def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Guard:
+    def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Guard[None]:
         """Guard a body by a lease: one holder at a time, for as long as it is renewed.
 
         One round trip to take it, one to release it; renewals come from the heartbeat thread. When the lease runs out the grant's `check`
@@ -290,11 +290,11 @@ class Client(_Base[Grant]):
         """
         return Guard(self._engine, self._lease(name, options))
 
-    def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Grant | Refused:
+    def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> Grant[None] | Refused:
         """As `lease`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
         return self._engine.acquire_at_once(self._lease(name, options))
 
-    def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Guard:
+    def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Guard[Slot]:
         """Guard a body by a slot of a schedule: one success per slot, whoever comes and however late (W0 to W11).
 
         The slot is the one that holds the store's time, or ``planned``. One round trip to claim it and one to settle it: leaving the body
@@ -318,11 +318,11 @@ class Client(_Base[Grant]):
         """
         return Guard(self._engine, self._window(name, schedule, options))
 
-    def try_window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Grant | Refused:
+    def try_window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> Grant[Slot] | Refused:
         """As `window`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
         return self._engine.acquire_at_once(self._window(name, schedule, options))
 
-    def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Guard:
+    def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Guard[Slot]:
         """Guard a body by a rolling window: one success per period, which starts at the winning claim by the store's clock (W12).
 
         Args:
@@ -335,7 +335,7 @@ class Client(_Base[Grant]):
         """
         return Guard(self._engine, self._once(name, per, options))
 
-    def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Grant | Refused:
+    def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> Grant[Slot] | Refused:
         """As `once`, at once: return the `Grant`, or the falsy `Refused` that says why not."""
         return self._engine.acquire_at_once(self._once(name, per, options))
 
@@ -354,32 +354,32 @@ class Client(_Base[Grant]):
         self.close()
 
 
-class AsyncClient(_Base[AsyncGrant]):
+class AsyncClient(_Base["AsyncGrant[Any]"]):
     """The async face; see `connect_async`. Renewals come from a thread, off the event loop."""
 
-    def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGuard:
+    def lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGuard[None]:
         """As `Client.lease`, for ``async with``; when the lease is lost the body is cancelled, and the block raises `LeaseLost`."""
         return AsyncGuard(self._engine, self._lease(name, options))
 
-    async def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGrant | Refused:
+    async def try_lease(self, name: str, **options: Unpack[policy.LeaseOptions]) -> AsyncGrant[None] | Refused:
         """As `Client.try_lease`."""
         return await self._engine.acquire(self._lease(name, options))
 
-    def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> AsyncGuard:
+    def window(self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]) -> AsyncGuard[Slot]:
         """As `Client.window`, for ``async with``; when the lease is lost the body is cancelled, and the block raises `LeaseLost`."""
         return AsyncGuard(self._engine, self._window(name, schedule, options))
 
     async def try_window(
         self, name: str, schedule: Schedule | None = None, **options: Unpack[policy.WindowOptions]
-    ) -> AsyncGrant | Refused:
+    ) -> AsyncGrant[Slot] | Refused:
         """As `Client.try_window`."""
         return await self._engine.acquire(self._window(name, schedule, options))
 
-    def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGuard:
+    def once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGuard[Slot]:
         """As `Client.once`, for ``async with``."""
         return AsyncGuard(self._engine, self._once(name, per, options))
 
-    async def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGrant | Refused:
+    async def try_once(self, name: str, per: policy.Duration, **options: Unpack[policy.OnceOptions]) -> AsyncGrant[Slot] | Refused:
         """As `Client.try_once`."""
         return await self._engine.acquire(self._once(name, per, options))
 

@@ -12,10 +12,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, Generic, Literal, Self
+
+    from typing_extensions import TypeVar  # type checkers have it, whether it is installed or not
 
     from ._ask import Ask
     from ._engine import Engine
+
+    #: What a grant's slot is: ``Slot`` of a window, ``None`` of a lease; where nothing is said, either.
+    S_co = TypeVar("S_co", bound=Slot | None, default=Slot | None, covariant=True)
+else:
+    from ._value import Generic
+
+    S_co = None
 
 NEVER = float("inf")
 
@@ -23,7 +32,7 @@ NEVER = float("inf")
 SETTLED = "it was settled"
 
 
-class BaseGrant:
+class BaseGrant(Generic[S_co]):
     """What both faces share. Truthy.
 
     Keep it for as long as the work goes on: a grant that nobody refers to any more is renewed no longer, and ends by expiry.
@@ -72,7 +81,7 @@ class BaseGrant:
         owner: str,
         sent: float,
         record: Record | None,
-        slot: Slot | None,
+        slot: S_co,
         ttl: float,
         before: Record | None,
     ) -> None:
@@ -101,6 +110,10 @@ class BaseGrant:
             deadline = sent + ttl - terms.margin
             self._deadline = deadline if deadline < hold_until else hold_until
             self._due = sent + terms.heartbeat
+
+    if TYPE_CHECKING:  # true like any object, which Python tells quicker without a method
+
+        def __bool__(self) -> Literal[True]: ...
 
     def __repr__(self) -> str:
         state = self.outcome or ("lost" if self.lost else "degraded" if self.degraded else "held")
@@ -198,7 +211,7 @@ class BaseGrant:
         return FAILED
 
 
-class Grant(BaseGrant):
+class Grant(BaseGrant[S_co]):
     """A won claim, blocking face. As a context manager it settles by how the body ends (W3)."""
 
     __slots__ = ()
@@ -249,7 +262,7 @@ class Grant(BaseGrant):
                 error.add_note(str(lost))  # the store told more of it than could be known in the body
 
 
-class AsyncGrant(BaseGrant):
+class AsyncGrant(BaseGrant[S_co]):
     """A won claim, async face. As an async context manager it settles by how the body ends, and cancels the body when the lease is lost."""
 
     __slots__ = ("_cancelled", "_task")

@@ -27,8 +27,11 @@ from rota.history import Run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BACKENDS = sorted((ROOT / "backends").glob("*/README.md"))
 #: Its blocks are the files of one distribution: tests/conformance puts them together and holds them to the suite.
 GUIDE = "writing-a-backend.md"
+#: What its blocks of Python are called there.
+GUIDES_FILES = ("rota_folder", "conftest", "test_folder")
 #: Where examples keep their stores: each test has a folder of its own in their place.
 FOLDERS = ("/var/lib/rota/", "/tmp/")
 
@@ -46,15 +49,15 @@ class Block(NamedTuple):
         return f"{self.page.name}:{self.line}"
 
 
-def _blocks() -> Iterator[Block]:
-    for page in PAGES:
+def _blocks(pages: list[Path]) -> Iterator[Block]:
+    for page in pages:
         text = page.read_text(encoding="utf-8")
         for match in re.finditer(r"^```(\w*)\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE):
             if match[1] != "text":
                 yield Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2], match[3])
 
 
-BLOCKS = list(_blocks())
+BLOCKS = list(_blocks(PAGES))
 
 
 def of(language: str) -> list[Block]:
@@ -132,6 +135,73 @@ def test_the_readmes_example_is_run_twice_and_works_once(environment: dict[str, 
     command = [sys.executable, "-P", "-c"]
     assert re.fullmatch(r"the report of \d\d \w+ \d{4}, written with token \d+\n", run(example, command, environment, tmp_path))
     assert re.fullmatch(r"nightly-report: the slot of \S+Z was handled by \S+ at \S+Z\n", run(example, command, environment, tmp_path))
+
+
+#: What `if verdict:` and the verbs come to for a type checker, on either face; and a line that it must refuse, or it has seen nothing.
+TYPED = """
+from typing import assert_type
+
+import rota
+
+
+def start_of(grant: rota.Grant) -> int:
+    return grant.slot.start if grant.slot is not None else 0
+
+
+with rota.connect("memory://") as client:
+    window, lease = client.try_window("window", rota.Every("1h")), client.try_lease("lease")
+    if window:
+        assert_type(window, rota.Grant[rota.Slot])
+        start_of(window)
+    else:
+        assert_type(window, rota.Refused)
+    if not lease:
+        lease.raise_()
+    assert_type(lease, rota.Grant[None])
+    start_of(lease)
+    with client.window("other", rota.Every("1h")) as won, client.once("once", "1h") as period:
+        assert_type((won.slot, period.slot), tuple[rota.Slot, rota.Slot])
+
+
+async def main() -> None:
+    async with rota.connect_async("memory://") as client:
+        verdict = await client.try_once("once", "1h")
+        if verdict:
+            assert_type(verdict, rota.AsyncGrant[rota.Slot])
+        else:
+            assert_type(verdict.how, str)
+        async with client.window("window", rota.Every("1h")) as grant:
+            assert_type(grant.slot, rota.Slot)
+        print(grant.how)
+"""
+
+
+def test_a_type_checker_has_nothing_to_say_of_the_blocks_of_python(tmp_path: Path) -> None:
+    """In the strict way, but that the guide for authors of backends leaves its functions without annotations."""
+    guides = iter(GUIDES_FILES)
+    for block in _blocks([*PAGES, *BACKENDS]):
+        if block.language == "python":
+            page = re.sub(r"\W", "_", str(block.page.relative_to(ROOT)))
+            name = next(guides) if block.page.name == GUIDE else f"{page}_{block.line}"
+            text = "\n" * block.line + block.text  # so that it names the page's lines
+            (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "typed.py").write_text(TYPED, encoding="utf-8")
+    guide = "\n".join(f"[mypy-{name}]\ndisallow_untyped_defs = False\ndisallow_untyped_calls = False" for name in GUIDES_FILES)
+    # whose drivers have no types is not what this is about
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\nstrict = True\nfollow_imports = silent\n{guide}\n", encoding="utf-8")
+    sources = os.pathsep.join(map(str, [ROOT / "core", *(page.parent / "src" for page in BACKENDS)]))
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "docs"), "--no-error-summary", "."],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": sources},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    *wrong, expected = result.stdout.splitlines()
+    assert not wrong, result.stdout
+    assert re.fullmatch(r'typed\.py:\d+: error: "AsyncGrant\[Slot\]" has no attribute "how" .*', expected)
 
 
 def _commands() -> Iterator[tuple[str, list[str], str]]:

@@ -147,13 +147,13 @@ class _Run:
             self._signals.hold()
         except BaseException:
             # also one that was won when the signal came, and never got here
-            for grant in {*cast("list[Grant]", client._engine.heartbeat.held()), *([cast("Grant", verdict)] if verdict else [])}:
+            for grant in {*cast("list[Grant]", client._engine.heartbeat.held()), *([verdict] if verdict else [])}:
                 with suppress(RotaError):
                     grant.unused()
             client.close()  # which finishes a claim that is undecided (L8)
             raise
         self._holds_back = False
-        ended = self._refused(cast("Refused", verdict)) if not verdict else self._work(client, cast("Grant", verdict))
+        ended = self._work(client, verdict) if verdict else self._refused(verdict)
         client.close()
         return ended
 
