@@ -6,8 +6,12 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import shlex
 import sqlite3
 import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import rota
@@ -386,3 +390,31 @@ def test_a_store_that_does_not_answer_is_115_and_nobody_who_reads_is_no_error(cl
         process = cli.start(command, "job", "--yes", *options, stdout=writing)
         os.close(writing)
         changed(cli.end(process))
+
+
+def test_the_recipe_for_a_slot_that_was_passed_over_runs_it_alone(cli):
+    """As the page says it, but for the days: yesterday's slot once today's was handled; today's is handled before and after (W2)."""
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8").partition("## A slot that was not run")[2]
+    block = re.search(r"^```console\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+    nightly = rota.Cron("0 2 * * *", tz="Europe/Berlin")
+    last = nightly.slot(datetime.now(UTC) + timedelta(seconds=5))
+    while last.start > time.time() * 1_000_000:  # the night's slot begins right now
+        time.sleep(0.1)
+    wanted = nightly.slot(last.start_at - timedelta(seconds=1))
+    before = nightly.slot(wanted.start_at - timedelta(seconds=1))
+    for day, slot in ((24, before), (25, wanted), (26, last)):
+        block = block.replace(f"2026-02-{day}T02:00:00+01:00", iso(slot.start))
+    assert "+01:00" not in block
+    settle, run, settle_again = (shlex.split(line)[1:] for line in block.splitlines())
+    run[run.index("--") + 1 :] = ["sh", "-c", "echo $ROTA_SLOT_START"]
+    schedule = ("--cron", nightly.expression, "--tz", nightly.tz)
+    assert cli("run", "nightly", *schedule, "--", "true").returncode == 0
+    refused = cli(*run)
+    assert (refused.returncode, refused.stdout) == (0, "")
+    assert "was passed over: the newer slot of" in refused.stderr
+    changed(cli(*settle, "--yes"))
+    assert cli(*run).stdout == f"{iso(wanted.start)}\n"
+    assert verdict(cli, "nightly") == ("won", None)
+    changed(cli(*settle_again, "--yes"))
+    assert verdict(cli, "nightly") == ("handled", "done")
+    assert cli(*run).stdout == cli("run", "nightly", *schedule, "--", "echo", "again").stdout == ""
