@@ -24,6 +24,7 @@ from rota.cli import _codes, _help
 from rota.cli._options import OPTIONS, WHEN, RunOptions, variable
 from rota.cli._variables import KNOWN
 from rota.history import Run
+from rota.url import parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -209,6 +210,9 @@ def _commands() -> Iterator[tuple[str, list[str], str]]:
     for block in of("crontab"):
         for line in block.text.splitlines():
             schedule, _, command = line.partition("  ")
+            if re.match(r"[A-Z_]+=", line):  # no job, but a variable for those below it
+                continue
+            assert "%" not in command  # which would end it
             yield str(block), shlex.split(command), schedule
     for block in of("yaml"):
         match = re.search(r"^ *command: (\[.*\])$", block.text, re.MULTILINE)
@@ -229,6 +233,16 @@ def test_crontabs_and_cronjobs_in_the_docs_are_understood_and_start_when_their_s
         made = options.schedule()
         assert made is not None
         assert made == rota.Cron(schedule, tz=made.tz)
+
+
+def test_a_store_in_a_crontab_has_a_line_of_its_own_and_is_a_url() -> None:
+    """In a job's line its password would be seen, and end the command at a `%`."""
+    lines = [line for block in of("crontab") for line in block.text.splitlines()]
+    set_there = [line.partition("=")[::2] for line in lines if line.startswith("ROTA_")]
+    assert [name for name, _ in set_there] == ["ROTA_URL"]
+    assert "%" in set_there[0][1]
+    assert parse(set_there[0][1]).scheme == "postgresql"
+    assert not any(re.search(r"://\S*@", line) for line in lines if not line.startswith("ROTA_URL="))
 
 
 def test_the_exit_codes_are_the_commands() -> None:
