@@ -83,6 +83,8 @@ def parse(text: str) -> Url:
         raise ConfigurationError(
             f"a store's URL is text like sqlite:///var/lib/rota.db, not {type(text).__name__ if text != '' else 'empty'}"
         )
+    if (around := _around(text)) is not None:
+        raise ConfigurationError(f"the store's URL {around}")
     scheme, colon, rest = text.partition("://")
     if not colon or not scheme or not scheme[0].isalpha() or not all(c.isascii() and (c.isalnum() or c in "+-.") for c in scheme):
         # nothing of it is quoted: without a scheme we can't tell which part is a secret
@@ -103,6 +105,23 @@ def parse(text: str) -> Url:
     if site:
         check_text(site, "site", 64)
     return Url(scheme, body, options, prefix, site)
+
+
+def _around(text: str) -> str | None:
+    """Return what is before or behind a URL that is no part of it, and what to do, as the end of a sentence; None where nothing is."""
+    bare = text.strip()
+    if not bare:
+        return "is nothing but white space"
+    if bare != text:
+        if text.endswith(("\n", "\r")):
+            return (
+                "ends with a line break: leave that out. A file that was written by echo has one, and so has a Secret that was made of it:"
+                " use printf, or --from-literal"
+            )
+        return f"{'begins' if not text.startswith(bare) else 'ends'} with white space: leave that out"
+    if text[0] in "'\"":
+        return "begins with a quotation mark: leave the quotes out; an env file, unlike a shell, keeps them"
+    return None
 
 
 def _options(scheme: str, query: str) -> dict[str, str]:
