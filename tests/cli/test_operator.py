@@ -555,7 +555,8 @@ def test_a_look_makes_no_store(cli, given):
         path = missing if named else cli.folder / ".local/state/rota/rota.db"
         ended = cli(*given, env={"ROTA_URL": named})
         assert (ended.returncode, ended.stdout) == (1, "")
-        assert ended.stderr == f"rota: there is no store at {path} yet: it is made at the first claim\n"
+        hint = "" if named else ": another one is named with --url or ROTA_URL"
+        assert ended.stderr == f"rota: there is no store at {path} yet: it is made at the first claim{hint}\n"
     assert list(cli.folder.iterdir()) == []
 
 

@@ -86,7 +86,7 @@ def bench(given: list[str]) -> int:
     from rota.client import connect
 
     from ._doctor import goodbye, named
-    from ._operator_read import check_made
+    from ._operator_store import check_made
     from ._progress import Ended, Progress, carry_out, ending
 
     url = named(found.url)

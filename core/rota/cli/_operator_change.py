@@ -18,7 +18,8 @@ from rota.schedule import instant, iso
 from rota.url import check_text
 from rota.verdict import text
 
-from ._operator_read import ABSENT, CHANGED, absent, add_store, connected, read
+from ._operator_read import CHANGED
+from ._operator_store import ABSENT, absent, add_store, connected, read
 from ._operator_table import JSON, exact, show_json
 from ._operator_why import explain, last_handled, schedule_of
 from ._output import clean, say, show
