@@ -38,9 +38,13 @@ def test_a_missing_table_and_missing_rights_say_what_to_run(cli, postgres):
     """The line can be pasted: what no secret is stands in it, and the owner takes the place of a word."""
     name = f"newcomer_{os.urandom(4).hex()}"
     url = postgres.url(options=f"table={name}")
-    for ended in (cli("ls", env={"ROTA_URL": url}), cli("ls", "--url", url, env={"ROTA_URL": None})):
+    asked = [cli("run", "job", "--", "true", env={"ROTA_URL": url}), cli("ls", "--url", url, env={"ROTA_URL": None})]
+    for what, ended in zip(("function", "relation"), asked, strict=True):
         assert ended.returncode == 2
-        assert f"table={name}' rota init --role ROLE makes it" in one_line(ended)
+        line = one_line(ended)
+        assert f'{name}" is not there as this rota knows it: ROTA_URL=' in line
+        assert f"table={name}' rota init --role ROLE makes it" in line
+        assert re.search(rf"\(the server says: {what} \S*{name}\S* does not exist\)\n$", line)
     add_user(postgres, name)
     owner = url.partition("//")[2].rpartition("@")[0]
     command = re.search(r"(ROTA_URL='\S+' rota init --role) ROLE", ended.stderr)[1].replace("OWNER", owner)

@@ -238,9 +238,11 @@ class Verbs(ABC):
             return None
         failure: Exception
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName, errors.UndefinedColumn)):
+            if isinstance(error, errors.UndefinedFunction):  # without the types of its 13 arguments
+                said = said.partition("(")[0] + said.rpartition(")")[2]
             failure = ConfigurationError(
-                f"the table {self.statements.table} is not there as this rota knows it ({said}): {self.prepared_by} ROLE makes it and its"
-                " functions, where OWNER may create tables and ROLE is the user of this URL; rota schema prints the SQL"
+                f"the table {self.statements.table} is not there as this rota knows it: {self.prepared_by} ROLE makes it and its functions,"
+                f" where OWNER may create tables and ROLE is the user of this URL; rota schema prints the SQL (the server says: {said})"
             )
         elif isinstance(error, errors.InsufficientPrivilege):
             failure = ConfigurationError(f"the server refuses: {said}: run {self.prepared_by} ROLE, with the table's OWNER and this role")
