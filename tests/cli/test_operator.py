@@ -239,7 +239,22 @@ def test_a_name_that_is_not_there_is_1_and_said(cli, command):
     plant(cli, ["other"])
     ended = cli(command, "nightly")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert "nightly: the store has no record of it" in ended.stderr
+    assert ended.stderr == "rota: nightly: the store has no record of it, so a claim would be won (rota ls lists the names)\n"
+
+
+@pytest.mark.parametrize(
+    "given", [("show",), ("history",), ("release", "--yes"), ("settle", "--failed", "--yes"), ("forget", "--yes")], ids=" ".join
+)
+def test_a_name_that_is_nearly_there_is_named(cli, given):
+    plant(cli, ["team/nightly", "team/hourly"])
+    for prefix, near in (("", "team/nightly"), ("?prefix=team", "nightly")):
+        ended = cli(given[0], near.replace("nightly", "nighly"), *given[1:], "--url", f"{cli.url}{prefix}")
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr.endswith(
+            f"nighly: the store has no record of it, so a claim would be won (rota ls lists the names): did you mean '{near}'?\n"
+        )
+    plant(cli, ["forgotten"], kind="")
+    assert "did you mean" not in cli(given[0], "forgoten", *given[1:]).stderr
 
 
 # -- history

@@ -123,11 +123,11 @@ def forget(given: list[str]) -> int:
     with connected(found) as (client, timeout):
         record, now = read(client, found.name, timeout)
         if record is None or not record.kind:
-            return absent(found.name, record)
+            return absent(client, found.name, timeout, record)
         if not _agreed(found, record, now, "forget it?"):
             return ABSENT
         if not client.driver.forget(client._full(found.name), timeout):
-            return absent(found.name)
+            return absent(client, found.name, timeout)
         left, now = read(client, found.name, timeout)
         if left is None:  # removed already, or by somebody else
             left = Record(record.name, token=record.token)
@@ -169,7 +169,7 @@ def _override(found: argparse.Namespace, decide: Callable[[Record, Now | None], 
             raise NotSupported("this store can't be changed by an operator: see its capabilities (rota forget works)")
         record, now = read(client, found.name, timeout)
         if record is None or not record.kind:
-            return absent(found.name, record)
+            return absent(client, found.name, timeout, record)
         decided = decide(record, now)
         if decided is None:
             if found.json:

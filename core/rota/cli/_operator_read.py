@@ -259,7 +259,7 @@ def show_one(given: list[str]) -> int:
     with connected(found) as (client, timeout):
         record, now = read(client, found.name, timeout)
         if record is None:
-            return absent(found.name)
+            return absent(client, found.name, timeout)
         why = explain(client, found.name, record, now, {"planned": found.planned, "max_late": found.max_late})
         one = row(client, record, now)
     one.update(_more(record, now, why))
@@ -359,8 +359,8 @@ def history(given: list[str]) -> int:
         if not client.driver.capabilities.history:
             raise NotSupported("this store keeps no history (see its capabilities)")
         record, now = read(client, found.name, timeout)
-    if record is None:
-        return absent(found.name)
+        if record is None:
+            return absent(client, found.name, timeout)
     rows = past(record, None if now is None else now[0])
     if found.json:
         show_json(map(_run_row, rows))

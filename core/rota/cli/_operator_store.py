@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rota.duration import SECOND, duration
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, RotaError
+from rota.url import did_you_mean
 
 from ._output import clean, say
 from ._parser import Parser
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: The exit code where the store has no such name, or there is no store.
 ABSENT = 1
+#: Among how many names one is looked for that may have been meant.
+SOME = 1000
 
 
 def add_store(parser: Parser) -> None:
@@ -65,10 +68,14 @@ def check_made(client: Client, hint: str = "") -> None:
         raise SystemExit(ABSENT)
 
 
-def absent(name: str, tombstone: Record | None = None) -> int:
+def absent(client: Client, name: str, timeout: float, tombstone: Record | None = None) -> int:
     """Say that the store has no such name, or no more than its tombstone; return the exit code."""
     if tombstone is None:
-        say(f"{name}: the store has no record of it, so a claim would be won (rota ls lists the names)")
+        others: list[str] = []
+        with suppress(RotaError):  # the first of them will do: it is a hint
+            page = client.driver.list(client._prefix, timeout, limit=SOME)
+            others = [record.name.removeprefix(client._prefix) for record in page if record.kind]
+        say(f"{name}: the store has no record of it, so a claim would be won (rota ls lists the names){did_you_mean(name, others)}")
     else:
         say(f"{name}: it was forgotten, so there is nothing to change, and a claim would be won (rota ls --all lists it)")
     return ABSENT
