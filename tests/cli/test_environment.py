@@ -68,10 +68,29 @@ def test_an_empty_store_in_the_environment_is_refused(cli: Any) -> None:
     assert "ROTA_URL is empty" in ended.stderr
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("EVRY", "EVERY"), ("ULR", "URL"), ("ON_UNAVAILBLE", "ON_UNAVAILABLE"), ("TTLS", "TTL")])
-def test_a_misspelt_variable_is_told(cli: Any, wrong: str, right: str) -> None:
+ONE_OFF = [("EVERYY", "EVERY"), ("EVRY", "EVERY"), ("URI", "URL"), ("ULR", "URL"), ("ON_UNAVAILBLE", "ON_UNAVAILABLE"), ("TZZ", "TZ")]
+
+
+@pytest.mark.parametrize(("wrong", "right"), ONE_OFF)
+def test_a_variable_that_is_one_letter_off_is_refused_as_an_option_is(cli: Any, wrong: str, right: str) -> None:
+    """Else a job would run as something else: without a schedule, at each start; without its store, uncoordinated."""
+    told = f"rota: ROTA_{wrong} is no variable that rota reads: did you mean ROTA_{right}?"
+    ended = cli("run", "job", "--quiet", "--", "echo", "ran", env={f"ROTA_{wrong}": "1h"})
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"{told} One of another program is kept from rota by env -u ROTA_{wrong}\n"
+    assert not cli.path.exists()
+    cli.make()
+    looked = cli("ls", env={f"ROTA_{wrong}": "1h"})
+    assert looked.returncode == (2 if right == "URL" else 0)  # the only one of them that it reads
+    assert looked.stderr.startswith(told)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("EVERYDAY", "EVERY"), ("ONCEPR", "ONCE_PER"), ("NAMES", "NAME"), ("TOKEN2", "TOKEN")])
+def test_a_variable_that_is_further_off_or_near_one_that_a_command_is_given_is_told(cli: Any, wrong: str, right: str) -> None:
+    """It may be another program's."""
     told = f"rota: ROTA_{wrong} is no variable that rota reads: did you mean ROTA_{right}?\n"
-    assert cli("run", "job", "--", "true", env={f"ROTA_{wrong}": "1h"}).stderr == told
+    ended = cli("run", "job", "--", "echo", "ran", env={f"ROTA_{wrong}": "1h"})
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ran\n", told)
     assert cli("ls", env={f"ROTA_{wrong}": "1h"}).stderr == told
 
 
@@ -86,6 +105,10 @@ def test_the_variables_of_others_are_left_alone(cli: Any) -> None:
         "ROTA_SERVICE_HOST": "10.0.0.1",
         "ROTA_SERVICE_PORT": "80",
         "ROTA_SERVICE_PORT_HTTP": "80",
+        "ROTA_URL_PORT": "tcp://10.0.0.2:80",  # of one called rota-url
+        "ROTA_URL_SERVICE_HOST": "10.0.0.2",
+        "ROTA_URL_SERVICE_PORT": "80",
+        "ROTA_HOME": "/srv/rota",
     }
     for words in (("run", "job", "--every", "1h", "--", "true"), ("ls",)):
         ended = cli(*words, env=others)

@@ -93,9 +93,9 @@ def _let_interrupts_raise() -> None:
 def _dispatch(given: list[str]) -> int:
     command = given[0] if given else ""
     if command in _ASKING and not {"-h", "--help"} & set(given):
-        from ._variables import misspelt
+        from ._variables import OF_OTHERS, misspelt
 
-        for line in misspelt():
+        for line in misspelt(OF_OTHERS):
             say(line)
     if command == "run":
         if os.name != "posix":

@@ -46,8 +46,8 @@ least once, recorded once. --at-most-once never does, not even after a crash.
 
 [...] is a default. DUR: 500ms, 30s, 15m, 1h30m, 7d. T: 2026-02-26T02:00:00Z or
 seconds since the epoch. --on-unavailable can be set in the environment as
-ROTA_ON_UNAVAILABLE, and so on. Whoever may run ps sees the command line: name
-a URL with a password by ROTA_URL.
+ROTA_ON_UNAVAILABLE, and so on; a variable that is one letter off is an error.
+Whoever may run ps sees the command line: put a password into ROTA_URL alone.
 
 The command finds ROTA_NAME (NAME, without the URL's prefix=), ROTA_TOKEN
 (fencing; not there when it runs without the store), ROTA_SLOT_START,

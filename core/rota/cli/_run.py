@@ -128,10 +128,10 @@ class _Run:
         from rota.client import connect
 
         from ._store import store
-        from ._variables import misspelt
+        from ._variables import OF_RUN, misspelt
         from ._waiting import Waiting
 
-        for line in misspelt():
+        for line in misspelt(OF_RUN):
             self._note(line)
 
         client = connect(store(options.url, options.site), timeout=options.timeout)
