@@ -65,6 +65,8 @@ OPTIONS = (
 YES = ("1", "true", "yes", "on")
 #: Of an anchor without an interval, in `rota next` too.
 ANCHOR_ALONE = "--anchor goes with --every: it says where slots of one length start"
+#: What an option without a value is in Python, where it has one.
+_ALONE = {"--catch-up": ', and is what catch_up="latest" is in Python'}
 _KIND_WORDS = {"o": "--once-per", "s": "--cron or --every", "p": "--planned"}
 _BY_FLAG = {option.flag: option for option in (*WHEN, *OPTIONS)}
 
@@ -85,11 +87,14 @@ def read(given: list[str], *, dashed: bool = False) -> dict[str, Any]:
         ConfigurationError: A word that nothing takes, a value that is missing or one too many; no message quotes a secret.
     """
     found: dict[str, Any] = dict.fromkeys(("name", *(option.name for option in _BY_FLAG.values())))
-    words = iter(given)
+    words, last = iter(given), ""
     for word in words:
+        behind, last = last, word
         if not word.startswith("-"):
             if found["name"] is not None:
                 hint = ": quote a schedule, as in --cron '0 2 * * *'" if word == "*" or word.isdigit() else ""
+                if behind in _BY_FLAG and _BY_FLAG[behind].metavar is None:
+                    hint = f": {behind} takes no value{_ALONE.get(behind, '')}"
                 raise _wrong(f"{hide(word)!r} is one word too many{hint}")
             found["name"] = word
             continue
@@ -99,7 +104,7 @@ def read(given: list[str], *, dashed: bool = False) -> dict[str, Any]:
             raise _wrong(f"there is no option {hide(flag)}{did_you_mean(flag, _BY_FLAG)}")
         if option.metavar is None:
             if equals:
-                raise _wrong(f"{flag} takes no value")
+                raise _wrong(f"{flag} takes no value{_ALONE.get(flag, '')}")
             found[option.name] = True
             continue
         if not equals:
@@ -335,7 +340,8 @@ class RunOptions:
                 return value if option.name != "catch_up" else "latest"
             word = value.strip().lower()
             if word not in (*YES, "0", "false", "no", "off"):
-                raise ConfigurationError(f"{source}={value!r} must be true or false")
+                latest = ': true is what catch_up="latest" is in Python' if option.name == "catch_up" else ""
+                raise ConfigurationError(f"{source}={value!r} must be true or false{latest}")
             yes = word in YES
             return ("latest" if yes else None) if option.name == "catch_up" else yes
         if option.metavar == "N":
