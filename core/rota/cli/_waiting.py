@@ -45,13 +45,16 @@ class Waiting:
         self._client = client
         self._schedule = schedule
         self._said = ""
+        # W5: `early` is for who comes a little early by a fast clock, and is let in; not for who has to wait anyway
+        self._waits_for_start = False
 
     def claim(self) -> Grant | Refused:
         """Claim, and wait for what is worth waiting for.
 
         A slot that somebody works on is stood by, at most until it ends: it turns out handled, or is taken over. A lease that somebody
-        holds, or a slot that waits for an older one, is waited for only when told to. An early arrival waits for its slot. And whoever is
-        so close to the next slot's start that its clock may be the one to blame waits for that one, once.
+        holds, or a slot that waits for an older one, is waited for only when told to. An early arrival that is not let in at once waits for
+        the planned instant itself. And whoever is so close to the next slot's start that its clock may be the one to blame waits for that
+        one, once.
         """
         options = self._options
         self._let_others_go_first()
@@ -76,7 +79,9 @@ class Waiting:
             if not answered:
                 answered = True
                 may_move_on = self._is_near_the_next(verdict)
-            if word == EARLY and verdict.starts_in is not None and monotonic() + verdict.starts_in <= early_until:
+            if word == EARLY and not self._waits_for_start:
+                self._waits_for_start = True  # and what is said and waited from here on is the time until then
+            elif word == EARLY and verdict.starts_in is not None and monotonic() + verdict.starts_in <= early_until:
                 self._say(verdict, "waiting for its start")
                 self._sleep(min(verdict.starts_in + _AFTER, _ASK_AGAIN))
             elif word == HANDLED and may_move_on and verdict.next_start is not None:
@@ -108,7 +113,7 @@ class Waiting:
     def _ask(self, held_until: float) -> Grant | Refused | None:
         """Claim once; None when the store can't be asked, but is known to have given it to somebody else until later."""
         options, client = self._options, self._client
-        claim = options.claim
+        claim = {**options.claim, "early": 0} if self._waits_for_start else options.claim
         others = held_until > monotonic()
         if others:
             claim = {**claim, "on_unavailable": "raise"}  # F2 is for when it is not known whether somebody else runs it
