@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from ._observers import observers
-from .backend import HANDLED, LEASE, ROLLING
+from .backend import EARLY, HANDLED, LEASE, ROLLING, WINDOW
 from .errors import Unavailable
 from .grant import BaseGrant
 from .schedule import Slot
@@ -33,23 +33,22 @@ def unavailable(engine: Engine[G], ask: Ask, error: Unavailable) -> G | Refused:
         raise error
     if policy == "skip":
         return Refused(UNAVAILABLE, ask.name, cause=error)
-    slot, source = _slot(engine, ask)
+    now, source = _now(engine)  # F3: the slot is the planned one, else that of this time
+    slot = None if ask.kind == LEASE else Slot(now, now + ask.period) if ask.kind == ROLLING else ask.aim(now)
+    if ask.kind == WINDOW:
+        claim = ask.claim("", engine.label, slot, now)
+        if now < claim.not_before:
+            return Refused(EARLY, ask.name, slot, None, now, claim=claim)
     known = None if slot is None else engine.local.covering(ask.kind, ask.name, slot.start)
     if known is not None:
         return Refused(HANDLED, ask.name, Slot(*known) if ask.kind == ROLLING else slot)
     grant = engine.grant_type(engine, ask, "", engine.clock(), None, slot, 0.0, None)
-    engine.warn_winner(grant, f"going ahead without the store{source}: {error}")
+    engine.warn_winner(grant, f"going ahead without the store{source if ask.floating or ask.kind == ROLLING else ''}: {error}")
     return grant
 
 
-def _slot(engine: Engine[G], ask: Ask) -> tuple[Slot | None, str]:
-    """F3: the planned slot, else that of the last known store time plus elapsed time, else that of the local clock."""
-    if ask.kind == LEASE:
-        return None, ""
+def _now(engine: Engine[G]) -> tuple[int, str]:
+    """F3: the last known store time plus elapsed time, else that of the local clock, and how to say so."""
     if engine.store_clock.known:
-        now, source = engine.store_clock.now(engine.clock()), ""
-    else:
-        now, source = time.time_ns() // 1000, ", by this host's clock"
-    if ask.kind == ROLLING:
-        return Slot(now, now + ask.period), source
-    return ask.aim(now), source if ask.floating else ""
+        return engine.store_clock.now(engine.clock()), ""
+    return time.time_ns() // 1000, ", by this host's clock"

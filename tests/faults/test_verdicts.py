@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 import rota
@@ -47,6 +48,21 @@ def test_a_grant_without_the_store_says_that_it_is_degraded_and_why(world):
         assert grant.verdict == "won"
         assert grant.reason.startswith(f"{world.name}: {slot} runs degraded: going ahead without the store: ")
         assert "\n" not in grant.reason
+
+
+def test_a_planned_instant_that_is_far_away_is_not_run_without_the_store_either(world):
+    """W5, F3: neither by the store's time as far as it is known, nor by this host's."""
+    for begun in (True, False):
+        client = world.client()
+        if begun:
+            client.try_lease(f"{world.name}-other").release()  # so that the store's time is known
+        now = world.clock.store() / 1e6 if begun else time.time()
+        client.driver.away(world.REFUSED)
+        name = f"{world.name}-{begun}"
+        refused = client.try_window(name, HOURLY, planned=now + 300, on_unavailable="run")
+        assert (refused.verdict, refused.starts_in) == ("early", pytest.approx(295, abs=60))
+        assert "can be won in" in refused.reason
+        assert client.try_window(name, HOURLY, planned=now + 30, early="60s", on_unavailable="run").degraded
 
 
 def test_a_grant_that_goes_on_without_its_lease_says_so(world):
