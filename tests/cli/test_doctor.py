@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 import rota
 from jsonschema import Draft202012Validator
-from rota.backend import Driver, Record
+from rota.backend import Claim, Driver, Record
 from rota.cli import _doctor, _doctor_look, _progress, main
 from rota.cli._topics import schema
+from rota.duration import DAY, HOUR, SECOND
 from rota.finding import BAD, LEVELS, OK, WARN, Finding
 from rota.memory import MemoryDriver
-from rota.sqlite import _WRITE, _file_system
+from rota.sqlite import _WRITE, SqliteDriver, _file_system
 
 ROOT = Path(__file__).parents[2]
 CORE = {"reach", "latency", "clock", "versions", "scope", "durability", "claim", "records", "ttl"}
@@ -56,7 +57,7 @@ def test_it_is_silent_on_a_file_and_leaves_no_name(cli, examined):
     assert found.keys() == {*CORE, "file system", "journal", "permissions", "disk"}
     with cli.client() as client:
         assert [record.name for record in client.driver.list("", 5.0) if record.kind] == ["job"]
-    assert found["records"]["facts"] == {"names": 1, "held": 0, "complete": True, "marks_ahead": 0}
+    assert found["records"]["facts"] == {"names": 1, "held": 0, "complete": True, "marks_ahead": 0, "grants_ahead": 0}
     assert found["clock"]["facts"]["ahead_least_s"] <= 0 <= found["clock"]["facts"]["ahead_most_s"]  # they are one clock
 
 
@@ -220,6 +221,30 @@ def test_a_mark_ahead_of_the_clock_is_bad(cli, examined):
     assert found["records"]["facts"]["marks_ahead"] == 1
     assert main(["settle", "ahead", "--mark", "none", "--yes", "--url", cli.url]) == 0
     assert examined(cli.url)[0] == 0
+
+
+def test_a_lease_that_a_fast_clock_left_in_the_future_is_bad(cli, examined, capfd):
+    """W7: its holder died, and by the clock as it is now the lease ends in ten days."""
+    a_job(cli)
+    driver = SqliteDriver(str(cli.path), lambda: time.time_ns() // 1000 + 10 * DAY)
+    ahead = driver.now(5.0)[0]
+    claim = Claim("future", "a" * 32, "there:1", "window", 30 * SECOND, ahead + DAY, 30 * DAY, schedule="every 1h")
+    assert driver.claim(claim._replace(slot_start=ahead, slot_end=ahead + HOUR), 5.0).verdict == "won"
+    driver.close()
+    code, found = examined(cli.url)
+    assert (code, found["records"]["level"], found["records"]["facts"]["grants_ahead"]) == (1, "bad", 1)
+    assert "'future'" in found["records"]["finding"]
+    assert "rota release NAME" in found["records"]["cure"]
+    assert found["records"]["facts"]["marks_ahead"] == 0
+    for command in (["ls"], ["show", "future"]):
+        assert main([*command, "--json", "--url", cli.url]) == 0
+        rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        shown = next(row for row in rows if row["name"] == "future")
+        assert -10 * 86400 <= shown["age"] < -9 * 86400
+    assert shown["reason"].endswith(", which lies ahead of the store's time: a clock once ran fast, and rota release future frees it")
+    assert main(["release", "future", "--yes", "--url", cli.url]) == 0
+    assert examined(cli.url)[0] == 0
+    assert cli.shell("future", "--every", "1h", "--wait", "0s", script="true").returncode == 0
 
 
 def test_only_names_below_the_prefix_are_looked_at(cli, examined):

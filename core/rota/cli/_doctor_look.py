@@ -3,8 +3,8 @@
 
 The driver's own findings (`rota.backend.Driver.examine`) come first: only a backend knows what ``allkeys-lru`` means. Here is what any
 store has: whether it answers and how fast, how far its clock and this host's are apart, which versions meet, whom it coordinates and what
-it outlives, whether a claim is granted, whether a mark lies ahead, and which ttl suits. A subject that the backend spoke of is left to it,
-unless what the core sees is worse.
+it outlives, whether a claim is granted, whether a mark or a grant lies ahead, and which ttl suits. A subject that the backend spoke of is
+left to it, unless what the core sees is worse.
 
 Nothing is changed but by one claim: a lease named `NAME`, held for a moment and forgotten, which alone proves that a job would get one.
 It is left out when something bad was found before.
@@ -271,6 +271,7 @@ class Examination:
         prefix = f"{self.url.prefix}/" if self.url.prefix else ""
         count, held, after, whole = 0, 0, "", False
         ahead: list[Record] = []
+        future: list[Record] = []
         now = self.driver.now(self.left)
         at = time.time_ns() // 1000 + DAY if now is None else now[1]  # unless it is known: what is ahead by far
         until = time.monotonic() + (self.deadline - time.monotonic()) / 2
@@ -286,30 +287,35 @@ class Examination:
             count += len(kept)
             held += sum(record.owner != "" and record.expires_at > at for record in kept)
             ahead += [record for record in kept if record.mark is not None and record.mark > at + EARLY]
+            future += [record for record in kept if record.owner and record.granted_at > at + EARLY]
             whole = len(page) < PAGE
             after = page[-1].name if page else ""
-        facts = {"names": count, "held": held, "complete": whole, "marks_ahead": len(ahead)}
+        facts = {"names": count, "held": held, "complete": whole, "marks_ahead": len(ahead), "grants_ahead": len(future)}
+        said: list[str] = []
+        whys, cures = ["The store's clock, or a former one, once ran ahead."], []
         if ahead:
-            names = ", ".join(repr(record.name.removeprefix(prefix)) for record in ahead[:3])
-            mark = ahead[0].mark
-            more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
-            self._add(
-                Finding(
-                    BAD,
-                    "records",
-                    f"slots ahead of the store's time count as handled: {names}{more} (the first up to {mark and text(mark)})",
-                    "The store's clock, or a former one, once ran ahead. No slot of these names runs until its time gets there (W7).",
-                    'Set each mark back, as in: rota settle NAME --mark T --why "the clock ran ahead", where T lies in the last slot that'
-                    " really was handled (rota show NAME names it from the history); and see to the clocks.",
-                    facts,
-                )
+            said.append(
+                f"slots ahead of the store's time count as handled: {_names(ahead, prefix)} (the first up to {text(ahead[0].mark)})"
             )
+            whys.append("No slot of these names runs until its time gets there (W7).")
+            cures.append(
+                'Set each mark back, as in: rota settle NAME --mark T --why "the clock ran ahead", where T lies in the last slot that'
+                " really was handled (rota show NAME names it from the history)."
+            )
+        if future:
+            first = text(future[0].granted_at)
+            said.append(f"leases were granted ahead of the store's time: {_names(future, prefix)} (the first at {first})")
+            whys.append("These names are busy until its time is past the end of the lease (L1).")
+            cures.append('Free each, once its work has ended, as in: rota release NAME --why "the clock ran ahead".')
+        if said:
+            cures.append("And see to the clocks.")
+            self._add(Finding(BAD, "records", "; ".join(said), " ".join(whys), " ".join(cures), facts))
             return
         self._add(
             Finding(
                 OK,
                 "records",
-                f"{'' if whole else 'at least '}{count} name{'' if count == 1 else 's'}, {held} of them held, no mark ahead",
+                f"{'' if whole else 'at least '}{count} name{'' if count == 1 else 's'}, {held} of them held, no mark or grant ahead",
                 facts=facts,
             )
         )
@@ -326,6 +332,11 @@ class Examination:
 
     def _name(self) -> str:
         return f"{self.url.prefix}/{NAME}" if self.url.prefix else NAME
+
+
+def _names(records: list[Record], prefix: str) -> str:
+    names = ", ".join(repr(record.name.removeprefix(prefix)) for record in records[:3])
+    return f"{names} and {len(records) - 3} more" if len(records) > 3 else names
 
 
 def _clocks(low: int, high: int, stepped: bool) -> Finding:

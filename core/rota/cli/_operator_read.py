@@ -9,6 +9,7 @@ from rota.backend import FAILED, HANDLED, PENDING, RELEASED, Record
 from rota.duration import duration
 from rota.errors import ConfigurationError, NotSupported, Unavailable
 from rota.history import Run, ended_by_operator, runs, unwritten
+from rota.policy import EARLY
 from rota.rules import is_live
 from rota.schedule import instant
 
@@ -183,7 +184,8 @@ def _state(record: Record, at: int | None) -> str:
 
 
 def _age(record: Record, at: int | None) -> int | None:
-    return None if at is None or not record.granted_at else max(0, at - record.granted_at)
+    age = None if at is None or not record.granted_at else at - record.granted_at
+    return 0 if age is not None and -EARLY < age < 0 else age  # its time is not known exactly; farther ahead: a clock once ran fast
 
 
 def _remaining(record: Record, at: int | None) -> int | None:

@@ -94,6 +94,8 @@ def span(microseconds: int | None) -> str:
     """Return a duration for people, to two units: ``3d4h``, ``12m5s``, ``1.2s``; empty for None."""
     if microseconds is None:
         return ""
+    if microseconds < 0:
+        return f"-{span(-microseconds)}"
     for least, step in ((DAY, HOUR), (HOUR, MINUTE), (10 * SECOND, SECOND)):
         if microseconds >= least:
             return describe(microseconds - microseconds % step)

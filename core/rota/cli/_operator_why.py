@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 
 from rota import rules
-from rota.backend import DEGRADED, FAILED, GAVE_UP, HANDLED, LEASE, RELEASED, ROLLING, SEALED, WON, Record
+from rota.backend import BUSY, DEGRADED, FAILED, GAVE_UP, HANDLED, LEASE, RELEASED, ROLLING, SEALED, WON, Record
 from rota.duration import MINUTE
 from rota.errors import ConfigurationError
 from rota.history import runs
+from rota.policy import EARLY
 from rota.schedule import Cron, Every, Schedule, Slot, iso
 from rota.verdict import CLOSING, text
 
@@ -94,6 +95,8 @@ def explain(client: Client, name: str, record: Record, now: Now | None, options:
     reason = refused.reason.removeprefix(f"{refused.name}: ")
     if refused.mark_ahead:
         reason += _cure(name, record, now[0])
+    elif refused.verdict == BUSY and record.granted_at > now[1] + EARLY:
+        reason += f", which lies ahead of the store's time: a clock once ran fast, and rota release {name} frees it"
     return Why(refused.verdict, "mark-ahead" if refused.mark_ahead else refused.how, reason, slot)
 
 
