@@ -361,9 +361,10 @@ class Driver(ABC):
         return ()
 
     def unmade(self) -> str:
-        """Return where the first verb would make the store, while there is none; empty where verbs make nothing. No call to a server.
+        """Return where a verb would make the store, while it is known that there is none; else empty. No call to a server.
 
-        It needs no declaration. The operator's commands ask it before they look: who only looks makes no store.
+        It needs no declaration. The operator's commands ask it before they look, and again when they found nothing, which may have told
+        the driver: who only looks makes no store.
         """
         return ""
 

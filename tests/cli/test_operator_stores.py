@@ -238,7 +238,8 @@ ON_A_NAME = [("show",), ("history",), ("release", "--yes"), ("settle", "--handle
 
 def test_on_no_name_at_all(desk: Desk) -> None:
     with desk.client() as client:
-        client.driver.read("none", 20.0)  # there is a store
+        client.try_lease("none").release()  # there is a store
+        client.driver.forget(client._full("none"), 20.0)
     assert desk("ls") == (0, "", "")
     assert desk.objects("ls") == []
     assert len(desk.on_terminal("ls").splitlines()) == 1

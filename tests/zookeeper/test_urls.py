@@ -13,6 +13,7 @@ import rota
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl, make_digest_acl_credential
 from rota import ConfigurationError, Unavailable
+from rota.cli import main
 from servers import HOST, PASSWORD, ZooKeeper, free_port
 
 SECRET = "s3cr=t/%@"
@@ -72,6 +73,39 @@ def test_dv20_a_missing_chroot_is_made(server: ZooKeeper, connect: Any, name: st
     with connect(server.url("/apps/coord")).lease(name) as grant:
         assert grant.token
     assert not connect(server.url("/other")).driver.list("", 5.0), "another chroot is another store"
+
+
+def test_who_only_reads_makes_no_chroot_and_finds_nothing(
+    server: ZooKeeper, kazoo: Any, driver_for: Any, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    raw = kazoo(server)
+    for chroot in ("/unused", "/unused/below", ""):
+        before = {path: raw.exists(path) and raw.get_children(path) for path in ("/", "/unused", "/rota")}
+        driver = driver_for(server.url(chroot))
+        assert driver.unmade() == "", "it asks no server"
+        assert driver.read(name, 5.0) == (None, None)
+        assert driver.unmade().startswith(f"{chroot}/rota of ")
+        assert driver.list("", 5.0) == []
+        facts = driver.facts(5.0)
+        assert (facts["chroot_exists"], facts["clock_difference"]) == (not chroot, None)
+        if chroot:
+            with pytest.raises(ConfigurationError, match="does not exist"):
+                driver.examine(facts, 5.0)
+        assert driver.sweep(10, 5.0) == 0
+        for command in (["ls"], ["show", name], ["history", name], ["release", name, "--yes"], ["forget", name, "--yes"]):
+            assert main([*command, "--url", server.url(chroot), "--timeout", "5s"]) == 1
+            assert f"there is no store at {chroot}/rota of " in capfd.readouterr().err
+        assert {path: raw.exists(path) and raw.get_children(path) for path in before} == before
+
+
+def test_a_store_that_is_made_meanwhile_is_found(server: ZooKeeper, connect: Any, driver_for: Any, name: str) -> None:
+    reader = driver_for(server.url("/later"))
+    assert reader.read(name, 5.0) == (None, None)
+    with connect(server.url("/later")).lease(name) as grant:
+        record, now = reader.read(name, 5.0)
+        assert (record.token, reader.unmade()) == (grant.token, "")
+        assert now[0] <= record.expires_at
+        assert [record.name for record in reader.list("", 5.0)] == [name]
 
 
 def test_dv20_rights_below_the_chroot_alone_are_enough(server: ZooKeeper, kazoo: Any, connect: Any, name: str) -> None:

@@ -12,6 +12,7 @@ from rota.history import Run, ended_by_operator, runs, unwritten
 from rota.policy import EARLY
 from rota.rules import is_live
 from rota.schedule import instant
+from rota.url import check_text
 
 from ._operator_store import absent, add_store, check_made, connected, read
 from ._operator_table import JSON, exact, is_terminal, seconds, show_columns, show_json, show_names, show_table, span, when
@@ -73,8 +74,6 @@ def ls(given: list[str]) -> int:
     add_store(parser)
     found = parser.read(given)
     if found.prefix.strip():
-        from rota.url import check_text
-
         check_text(found.prefix.strip(), "PREFIX", 255)
     if found.names and found.json:
         raise ConfigurationError("--names and --json are two forms of one list: give one")
@@ -106,6 +105,7 @@ def _show_names(client: Client, timeout: float, found: argparse.Namespace) -> No
             progress.doing = f"{number} names so far ..."
 
     carry_out(read_all, progress, float("inf"))
+    check_made(client)
     now = client.driver.now(timeout)
     rows = [row(client, record, now) for record in records]
     if found.names:
@@ -211,7 +211,6 @@ def _cells(one: dict[str, Any], record: Record, now: Now | None) -> tuple[str, .
 
 def _plain(one: dict[str, Any]) -> tuple[str, ...]:
     times = ("" if one[key] is None else f"{one[key]:.3f}" for key in ("age", "remaining"))
-    slot, outcome = one["slot_start"] or "", one["outcome"] or ""
     return (
         one["name"],
         one["state"],
@@ -219,8 +218,8 @@ def _plain(one: dict[str, Any]) -> tuple[str, ...]:
         one["site"] or "",
         *times,
         str(one["token"]),
-        slot,
-        outcome,
+        one["slot_start"] or "",
+        one["outcome"] or "",
         str(one["attempts"]),
         one["operator"] or "",
     )

@@ -58,6 +58,7 @@ def read(client: Client, name: str, timeout: float) -> tuple[Record | None, Now 
     """Read one name's record, and the store's time."""
     check_made(client)
     record, now = client.driver.read(client._full(name), timeout)
+    check_made(client)  # the driver of a server has learnt it by that
     return record, now if now is not None else client.driver.now(timeout)
 
 

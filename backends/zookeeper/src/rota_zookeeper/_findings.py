@@ -24,12 +24,10 @@ PROBE = 1.0
 
 
 async def facts(verbs: Verbs) -> dict[str, str | int | float | bool | None]:
-    """Return what a doctor wants to know. A chroot that is not there is not made: it may be another one that is meant."""
+    """Return what a doctor wants to know. What is not there is not made: it may be another chroot that is meant."""
     link = verbs.link
-    chroot = link.place.chroot
-    connected = await link.connected()
-    there = not chroot or await Reply(connected.exists_async(chroot)) is not None
-    client = await link.client() if there else None
+    chroot, client = link.place.chroot, await link.reader()
+    there = client is not None or not chroot or await Reply((await link.connected()).exists_async(chroot)) is not None
     now, local = None if client is None else await verbs.touch(client), time.time()
     said = link.ask("srvr")
     return {

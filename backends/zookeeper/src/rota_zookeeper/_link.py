@@ -58,6 +58,7 @@ class Link:
         records: The folder of all records' folders.
         clock: The node that is touched to read the leader's time.
         ensemble: Whether there are several servers, so that what one says may be behind what another one has confirmed.
+        absent: Whether a reader found that there is no store; false while that is not known.
     """
 
     def __init__(self, place: Place, forget: Callable[[bool], None], on_connect: Callable[[Any], None]) -> None:
@@ -76,6 +77,7 @@ class Link:
         self._lock = threading.RLock()
         self._clients: list[Any] = []  # the first is the one
         self._prepared: Any = None
+        self.absent = False
         self._refused: Exception | None = None
         self._arrivals: deque[Any] = deque()
         self._gone_at = 0.0  # when the client was connected last
@@ -102,10 +104,21 @@ class Link:
         while True:
             client = await self.connected()
             if self.ready is None:
-                await self._prepare(client)
-                self._prepared = client
+                if not await self._is_made(client):
+                    await self._make(client)
+                self._prepared, self.absent = client, False
             if self.ready is not None:
                 return self.ready
+
+    async def reader(self) -> Any:
+        """Return the same for who only reads; None where there is no store, which is not made."""
+        if self.ready is None:
+            client = await self.connected()
+            if not await self._is_made(client):
+                self.absent = True
+                return None
+            self._prepared, self.absent = client, False
+        return self._prepared
 
     async def connected(self) -> Any:
         """Return the client, once it is connected, whatever the store holds; see `client`."""
@@ -253,20 +266,23 @@ class Link:
 
     # -- the store's nodes
 
-    async def _prepare(self, client: Any) -> None:
-        """Make the folders that all need, and learn what kind of store it is."""
+    async def _is_made(self, client: Any) -> bool:
+        """Say whether the folders that all need are there, and learn what kind of store it is."""
         asking, looking = client.get_async("/zookeeper/config"), client.exists_async(self.clock)
         try:
             config, _ = await Reply(asking)
             self.ensemble = config.count(b"server.") > 1
         except (NoNodeError, NoAuthError):
             self.ensemble = True
-        if await Reply(looking) is None:
-            await self.ensure(client, self.records)
-            for making in [client.create_async(f"{self.records}/{shard:02x}", acl=self.place.acl) for shard in range(SHARDS)]:
-                with contextlib.suppress(NodeExistsError):
-                    await Reply(making)
-            await self.ensure(client, self.clock)  # last: it says that the others are there
+        return await Reply(looking) is not None
+
+    async def _make(self, client: Any) -> None:
+        """Make those folders."""
+        await self.ensure(client, self.records)
+        for making in [client.create_async(f"{self.records}/{shard:02x}", acl=self.place.acl) for shard in range(SHARDS)]:
+            with contextlib.suppress(NodeExistsError):
+                await Reply(making)
+        await self.ensure(client, self.clock)  # last: it says that the others are there
 
     async def ensure(self, client: Any, path: str) -> None:
         """Make a node, and those above it that are missing: the chroot, too (DV-20)."""

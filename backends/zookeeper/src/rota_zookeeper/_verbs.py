@@ -327,7 +327,9 @@ class Verbs:
 
     async def list(self, prefix: str, after: str, limit: int) -> list[Record]:
         """Return a page of records."""
-        client = await self.link.client()
+        client = await self.link.reader()
+        if client is None:
+            return []
         if self.link.ensemble:
             await Reply(client.sync_async(self.link.records))
         shards = await Reply(client.get_children_async(self.link.records))
@@ -342,7 +344,9 @@ class Verbs:
 
     async def sweep(self, limit: int) -> int:
         """Remove records that R1 lets go, from one parent after the other, a bounded number of reads in all."""
-        client = await self.link.client()
+        client = await self.link.reader()
+        if client is None:
+            return 0
         now = await self.touch(client)
         shards = sorted(await Reply(client.get_children_async(self.link.records)))
         removed = reads = 0
@@ -364,9 +368,11 @@ class Verbs:
     # -- the rest
 
     async def read(self, name: str) -> tuple[Record | None, Now | None]:
-        """Return a record."""
+        """Return a record; where there is no store there is no clock of its own, either."""
         while True:
-            client = await self.link.client()
+            client = await self.link.reader()
+            if client is None:
+                return None, None
             with suppress(*BROKEN):
                 known = await self.seen(name, self.read_later(client, name))
                 return known.record, await self._current(client)

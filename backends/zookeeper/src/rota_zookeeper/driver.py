@@ -107,6 +107,10 @@ class ZookeeperDriver(Driver):
 
         return examine(self.verbs.link.place, facts, timeout)
 
+    def unmade(self) -> str:
+        link = self.verbs.link
+        return f"{link.root} of {link.place.shown}" if link.absent else ""
+
     def bare(self, name: str, writes: bool, timeout: float) -> None:
         self._run(self.verbs.bare(name, writes), timeout)
 
