@@ -57,7 +57,7 @@ class Heartbeat:
         self._held: dict[str, tuple[ref[BaseGrant], str]] = {}
         self._worker = Worker("rota-heartbeat", self._turn)
         self._wakes_at = NEVER
-        #: Why the last renewal failed; empty when it was answered.
+        #: Why the last renewal failed; empty when it was answered, or when something was granted since.
         self.trouble = ""
 
     def add(self, grant: BaseGrant) -> None:
@@ -67,6 +67,7 @@ class Heartbeat:
             RotaError: There is no thread to do it, and none can be started.
         """
         self._held[grant._owner] = ref(grant), grant.name
+        self.trouble = ""  # it was granted just now
         if self._worker.thread is None or grant._due < self._wakes_at:
             self.wake()
 

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 FORKED = "a forked child holds nothing: the parent has the lease (L10)"
 
 
-async def settle(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
-    """Say how the grant ended; unconfirmed, keep it to be said (F5)."""
+async def settle(engine: Engine[Any], grant: BaseGrant, result: str, raising: bool = False) -> None:
+    """Say how the grant ended; unconfirmed, keep it to be said (F5). ``raising``: by an error that leaves the body."""
     now = engine.clock()
-    settlement = _begin(engine, grant, result, now)
+    settlement = _begin(engine, grant, result, now, raising)
     if settlement is not None:
         await _say(engine, grant, settlement, now)
 
 
-def settle_at_once(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
+def settle_at_once(engine: Engine[Any], grant: BaseGrant, result: str, raising: bool = False) -> None:
     """As `settle`, on the blocking face; as for a claim, the one request that is nearly always enough needs no coroutine."""
     now = engine.clock()
-    settlement = _begin(engine, grant, result, now)
+    settlement = _begin(engine, grant, result, now, raising)
     if settlement is None:
         return
     try:
@@ -46,7 +46,7 @@ def settle_at_once(engine: Engine[Any], grant: BaseGrant, result: str) -> None:
     _note_settled(engine, grant, settlement, settled)
 
 
-def _begin(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> Settlement | None:
+def _begin(engine: Engine[Any], grant: BaseGrant, result: str, now: float, raising: bool) -> Settlement | None:
     """Return what to say to the store; None where that is nothing."""
     if grant.outcome:
         _settle_again(grant, result)
@@ -62,10 +62,15 @@ def _begin(engine: Engine[Any], grant: BaseGrant, result: str, now: float) -> Se
     try:
         grant.outcome = result  # from here on a renewal that is refused is no loss
         values = (grant.name, grant._owner, result, ask.retention, _history(engine, grant, result, now))
-        return tuple.__new__(Settlement, values)  # as for a claim
+        settlement: Settlement = tuple.__new__(Settlement, values)  # as for a claim
     except BaseException:
         _keep(engine, grant, Settlement(grant.name, grant._owner, result, ask.retention))
         raise
+    in_vain = raising and engine.heartbeat.trouble and result not in (HANDLED, GAVE_UP)
+    if in_vain and (grant._lost or grant.degraded or now >= grant._deadline):
+        _keep(engine, grant, settlement)  # its lease is over, the caller is told, and a store that does not answer has nothing to add
+        return None
+    return settlement
 
 
 async def _say(engine: Engine[Any], grant: BaseGrant, settlement: Settlement, now: float, failed: BaseException | None = None) -> None:

@@ -254,7 +254,7 @@ class Grant(BaseGrant[S_co]):
         if self.outcome:
             return
         try:
-            self._engine.settle_at_once(self, self._result(error))
+            self._engine.settle_at_once(self, self._result(error), error is not None)
         except LeaseLost as lost:
             if error is None:
                 raise
@@ -309,7 +309,7 @@ class AsyncGrant(BaseGrant[S_co]):
         cancelled = kind is not None and kind.__name__ == "CancelledError"
         try:
             if not self.outcome:
-                await self._engine.settle(self, self._result(error))
+                await self._engine.settle(self, self._result(error), error is not None)
         except LeaseLost as lost:
             if error is None:
                 raise

@@ -352,6 +352,40 @@ def test_a_failure_or_release_that_is_not_confirmed_raises_nothing(world: Any) -
     assert world.client().try_window(world.name, HOURLY).attempt == 2
 
 
+@pytest.mark.parametrize(("on_lost", "outcome"), [("stop", "failed"), ("continue", "failed"), ("stop", "released")])
+def test_a_lost_lease_that_ends_without_success_waits_for_no_store_that_is_away(
+    world: Any, monkeypatch: Any, on_lost: str, outcome: str
+) -> None:
+    """L6, F5: whoever catches LeaseLost outside the block is there at once; the keeper says the rest."""
+    client = world.client(timeout=1)
+    waited_for: list[Any] = []
+    settle = client._engine.io.settle
+    monkeypatch.setattr(client._engine.io, "settle", lambda *given: waited_for.append(given) or settle(*given))
+    options = {"ttl": 6, "on_lost": on_lost}
+    entered = client.window(world.name, HOURLY, **options) if outcome == "failed" else client.lease(world.name, **options)
+    client.driver.away(world.REFUSED, verbs="renew settle")
+    with pytest.raises(LeaseLost), entered as grant:
+        world.clock.run(6, step=1)
+        assert grant.degraded is (on_lost == "continue")
+        grant.check()
+        raise LeaseLost("it goes on degraded, and finds out by itself")
+    assert (grant.outcome, waited_for) == (outcome, [])
+    client.driver.back()
+    assert client.flush(10)
+    assert not world.read().owner, "it was said as soon as the store was back"
+
+
+def test_a_success_of_a_lost_lease_is_waited_for_as_ever(world: Any) -> None:
+    """F5: the caller is told that it is not recorded."""
+    client = world.client(timeout=1)
+    client.driver.away(world.REFUSED._replace(then=lambda: world.clock.advance(0.3)), verbs="renew settle")
+    with pytest.raises(Unrecorded), client.window(world.name, HOURLY, ttl=6):
+        world.clock.run(12, step=1)
+    client.driver.back()
+    assert client.flush(10)
+    assert world.read().outcome == HANDLED
+
+
 def test_a_run_without_the_store_that_has_ended_may_not_go_on(world: Any) -> None:
     """F2: it can lose nothing, but `check` is for steps of a body that has not ended."""
     client = world.client(timeout=1)
