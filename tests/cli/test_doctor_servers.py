@@ -302,11 +302,17 @@ def test_a_wrong_password_of_zookeeper(finds, zookeeper):
     finds("bad", "credentials", "user and password", f"zookeeper://owner:{SECRET}@{host}/owned")
 
 
-def test_a_wrong_password_of_etcd_and_a_user_without_rights(finds):
+def test_a_password_that_etcd_does_not_check(finds, etcd):
+    found = finds("warn", "credentials", "etcdctl auth enable", etcd.url(prefix="doctored").replace("://", f"://u:{SECRET}@"))
+    assert "not checked" in found["finding"]
+
+
+def test_a_wrong_password_of_etcd_and_a_user_without_rights(finds, examined):
     with Etcd(password="right") as server:
         finds("bad", "credentials", "user and password", server.url().replace("right", SECRET))
         finds("bad", "credentials", "user and password", server.url().replace("root:right@", ""))
         server.do("auth/user/add", name="poor", password=SECRET)
+        assert "credentials" not in examined(server.url(), *SLOW)[1]
         finds("bad", "permissions", "etcdctl role grant-permission", server.url().replace("root:right@", f"poor:{SECRET}@"))
 
 

@@ -27,7 +27,7 @@ def examine(settings: Settings, facts: Facts | RotaError, seconds: float) -> lis
     """Return the findings."""
     if isinstance(facts, RotaError):
         return _failed(settings, facts, seconds)
-    return [*_time(settings, facts), *_members(facts), *_space(facts), *_durability(facts)]
+    return [*_time(settings, facts), *_members(facts), *_space(facts), *_durability(facts), *_credentials(facts)]
 
 
 def _failed(settings: Settings, error: RotaError, seconds: float) -> list[Finding]:
@@ -118,3 +118,11 @@ def _durability(facts: Facts) -> Iterator[Finding]:
     if version and version < [3, 5]:
         shown += "; before etcd 3.5 a lease whose holder died is free later by as much as the leader's clock was set back"
     yield Finding(OK, "durability", shown)
+
+
+def _credentials(facts: Facts) -> Iterator[Finding]:
+    if facts["credentials_unchecked"]:
+        shown = "authentication is off: the user and the password of the URL are not checked"
+        why = "Whoever reaches the members may change who holds what, and the URL looks as if nobody else could."
+        cure = "etcdctl auth enable, once root and the URL's user are there with their roles; or leave both out of the URL."
+        yield Finding(WARN, "credentials", shown, why, cure)

@@ -65,6 +65,10 @@ class Endpoints(Protocol):
 
     count: int
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether a call found that the members check no user and no password, though they were given."""
+
     def channel(self, index: int) -> grpc.Channel:
         """Return the open channel to an endpoint."""
 
@@ -93,6 +97,11 @@ class OwnEndpoints:
         self._channels: dict[int, grpc.Channel] = {}
         self._token = ""
         self._lock, self._login_lock = threading.RLock(), threading.RLock()  # as that of the stream
+
+    @property
+    def unchecked(self) -> bool:
+        """As `Endpoints.unchecked`."""
+        return self._token == "none"
 
     def channel(self, index: int) -> grpc.Channel:
         """As `Endpoints.channel`."""

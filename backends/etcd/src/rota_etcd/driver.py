@@ -413,6 +413,7 @@ class EtcdDriver(Driver):
             "endpoints": self.link.endpoints.count,
             "is_leader": status.leader == status.header.member_id,
             "db_size": status.dbSize,
+            "credentials_unchecked": self.link.endpoints.unchecked,
             "clock_width_ms": None if here is None else (here[1] - here[0]) / 1000,
         }
         if here is not None and len(self._clocks) > 1:
