@@ -52,13 +52,14 @@ def test_an_interrupt_at_any_import_ends_it_without_a_word(cli, interrupted, wor
     imports = int(cli.file("imports").read_text())
     assert imports > 10
     ended = []
-    for at in range(0, imports, max(1, imports // 12)):
+    last = imports - 1  # which may be Python's own, when all is done and said
+    for at in sorted({*range(0, imports, max(1, imports // 12)), last}):
         cli.file("ran").unlink(missing_ok=True)
         done = interrupted(at, *words)  # which fails at a traceback
         assert "Exception ignored" not in done.stderr
         ended.append(done.returncode)
         if done.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
-            assert done.stdout == ""
+            assert done.stdout == "" or at == last
             assert not cli.file("ran").exists()
         else:  # it was through with its work
             assert done.returncode == whole.returncode

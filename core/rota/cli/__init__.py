@@ -51,6 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _main(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
+    import _signal  # type: ignore[import-not-found]  # as in __main__
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # of an interrupt from here on Python would show a traceback
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     # Taking the interpreter down module by module costs as much as a third of its start. All that it would do for us is done: the command
     # has ended, the client is closed, and nothing of ours is buffered. What others registered or buffered is seen to here.
     import atexit
