@@ -267,7 +267,7 @@ def test_a_wrong_password_of_redis(finds):
         finds("bad", "credentials", "user and password", server.url().replace(":right@", ""))
 
 
-def test_a_wrong_password_of_postgres_and_a_connection_without_tls(finds, own_postgres):
+def test_a_wrong_password_of_postgres_and_a_connection_without_tls(finds, examined, own_postgres):
     own_postgres.sql("CREATE ROLE locked LOGIN PASSWORD 'right'")
     hba = own_postgres.data / "pg_hba.conf"
     open_to_all = hba.read_text()
@@ -277,6 +277,7 @@ def test_a_wrong_password_of_postgres_and_a_connection_without_tls(finds, own_po
         url = own_postgres.url("locked", options="table=doctored")
         # a reload takes the server a moment
         wait_until(lambda: "password" in refusal(url))
+        assert "credentials" not in examined(url.replace("locked@", "locked:right@"), *SLOW)[1]
         finds("bad", "credentials", "user and password", url.replace("locked@", f"locked:{SECRET}@"))
         finds("bad", "credentials", "user and password", url)
         # what a server says, too, that wants TLS (hostssl)
@@ -305,6 +306,10 @@ def test_a_wrong_password_of_zookeeper(finds, zookeeper):
 def test_a_password_that_etcd_does_not_check(finds, etcd):
     found = finds("warn", "credentials", "etcdctl auth enable", etcd.url(prefix="doctored").replace("://", f"://u:{SECRET}@"))
     assert "not checked" in found["finding"]
+
+
+def test_a_password_that_postgres_does_not_ask_for(finds, own_postgres):
+    finds("warn", "credentials", "pg_hba.conf", table(own_postgres).replace("doctored@", f"doctored:{SECRET}@"))
 
 
 def test_a_wrong_password_of_etcd_and_a_user_without_rights(finds, examined):

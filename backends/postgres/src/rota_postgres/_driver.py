@@ -180,6 +180,7 @@ class PostgresDriver(Driver):
         facts["clock_ahead_of_this_host_s"] = round(decode("time", row[-2]) / 1e6 - (sent + received) / 2, 4)
         facts["pooler"] = decode("int4", row[-1]) != link.pgconn.backend_pid
         facts["tls"] = link.pgconn.ssl_in_use
+        facts["password_unchecked"] = bool(link.pgconn.password) and not link.pgconn.used_password
         self.pool.give(link)
         return facts
 

@@ -57,6 +57,7 @@ def examine(facts: Facts, prepared_by: str, table: str, listens: bool | RotaErro
         *_replication(facts),
         *_pooler(facts, listens),
         *_encoding(facts),
+        *_credentials(facts),
     ]
 
 
@@ -142,3 +143,11 @@ def _encoding(facts: Facts) -> Iterator[Finding]:
     if facts["encoding"] != "UTF8":
         why = "Names and labels beyond ASCII are refused or spoilt."
         yield Finding(WARN, "encoding", f"the database's encoding is {facts['encoding']}", why, "Put the table into a database with UTF8.")
+
+
+def _credentials(facts: Facts) -> Iterator[Finding]:
+    if facts["password_unchecked"]:
+        shown = "the server did not ask for the password that it would have been given"
+        why = "Where pg_hba.conf says trust, whoever reaches the server may change who holds what, whatever password the URL has."
+        cure = "Write scram-sha-256 in that line of pg_hba.conf; or leave the password out."
+        yield Finding(WARN, "credentials", shown, why, cure)
