@@ -261,8 +261,14 @@ def test_this_hosts_clock_that_is_ten_seconds_off(cli, redis):
 # -- credentials
 
 
-def test_a_wrong_password_of_redis(finds):
+def test_a_password_of_redis_that_any_other_would_replace(finds, redis):
+    finds("warn", "credentials", "requirepass", redis.url().replace("://", f"://default:{SECRET}@"))
+
+
+def test_a_wrong_password_of_redis(finds, examined):
     with Redis(password="right") as server:
+        for user in ("", "default"):
+            assert "credentials" not in examined(server.url().replace("://:", f"://{user}:"), *SLOW)[1]
         finds("bad", "credentials", "user and password", server.url().replace("right", SECRET))
         finds("bad", "credentials", "user and password", server.url().replace(":right@", ""))
 

@@ -33,6 +33,7 @@ _COMMANDS = [
     command("SCAN", 0, "COUNT", 1),
     *_PROBES.values(),
     *(command("CONFIG", "GET", name) for name in _SETTINGS),  # may be forbidden: then None
+    command("ACL", "GETUSER", "default"),  # may be forbidden, too
     command("ACL", "WHOAMI"),
 ]
 QUESTION, QUESTIONS = b"".join(_COMMANDS), len(_COMMANDS)
@@ -56,6 +57,7 @@ def read(replies: Sequence[Any]) -> Facts:
     said = dict(lines)
     settings = {name: _value(reply) for name, reply in zip(_SETTINGS, rest, strict=False)}
     policy = said.get("maxmemory_policy")
+    user = rest[-1].decode() if isinstance(rest[-1], bytes) else None
     facts: Facts = {
         "server": "valkey" if "valkey_version" in said else "redis",
         "version": said.get("valkey_version") or said.get("redis_version"),
@@ -70,7 +72,8 @@ def read(replies: Sequence[Any]) -> Facts:
         "min_replicas_to_write": None if settings["min-replicas-to-write"] is None else int(settings["min-replicas-to-write"]),
         "forbidden": ", ".join(forbidden) or None,
         "forbidden_further": ", ".join(further) or None,
-        "user": rest[-1].decode() if isinstance(rest[-1], bytes) else None,
+        "user": user,
+        "any_password": user == "default" and isinstance(rest[-2], list) and b"nopass" in rest[-2][1],
         "clock_difference": None if denied["time"] else round(told(clock)[0] / 1e6 - local, 3),
     }
     facts.update({ours: int(said[theirs]) for theirs, ours in _WHOLE.items() if said.get(theirs, "").isdigit()})

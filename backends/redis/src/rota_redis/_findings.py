@@ -29,7 +29,8 @@ def examine(settings: Settings, facts: Facts | RotaError, seconds: float) -> lis
         return _failed(settings, facts, seconds)
     if "info" in str(facts["forbidden_further"]):  # nothing else is known
         return list(_rights(facts))
-    return [*_role(facts), *_eviction(facts), *_memory(facts), *_durability(facts), *_replicas(settings, facts), *_rights(facts)]
+    ours = [*_replicas(settings, facts), *_rights(facts), *_credentials(settings, facts)]
+    return [*_role(facts), *_eviction(facts), *_memory(facts), *_durability(facts), *ours]
 
 
 def _failed(settings: Settings, error: RotaError, seconds: float) -> list[Finding]:
@@ -150,3 +151,10 @@ def _rights(facts: Facts) -> Iterator[Finding]:
             yield Finding(level, "permissions", f"{who} may not use: {', '.join(names)}", why, f"ACL SETUSER {user} {rights}")
             return
     yield Finding(OK, "permissions", f"the user {facts['user'] or 'of the URL'} may do what rota needs")
+
+
+def _credentials(settings: Settings, facts: Facts) -> Iterator[Finding]:
+    if settings.connection.get("password") and facts["any_password"] is not False:
+        shown = "the user default has no password: that of the URL is not checked"
+        why = "Whoever reaches the server may change who holds what, and the URL looks as if nobody else could."
+        yield Finding(WARN, "credentials", shown, why, "Set requirepass; or leave user and password out of the URL.")
