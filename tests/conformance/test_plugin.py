@@ -83,7 +83,8 @@ def test_the_report_says_what_each_clause_came_to(tmp_path: Path) -> None:
     done, report = run(tmp_path, MINE, "-k", "L3 or W3b or capability_schema or F1")
     assert done.returncode == 0, done.stdout
     assert "2 refused" in done.stdout
-    assert "not run" in done.stdout
+    assert "TestMine: L3: not run: the store's clock can't be set\n" in done.stdout
+    assert "TestMine: F1: not run: no hang() hook" in done.stdout
     assert (report["rota"], report["contract"]) == (rota.__version__, rota.CONTRACT)
     (mine,) = report["runs"]
     assert (mine["suite"], mine["server"]) == ("TestMine", "embedded")
@@ -98,7 +99,7 @@ def test_the_report_says_what_each_clause_came_to(tmp_path: Path) -> None:
     assert reasons == {
         "L3": ["not run: the store's clock can't be set"],
         "W3b": [],
-        "F1": ["not run: no hang() hook"],
+        "F1": ["not run: no hang() hook: give one to try what becomes of requests that are not answered"],
         "capability schema": ["refused: no schema"],
     }
     assert mine["totals"] == {"passed": 1, "passed in part": 2, "refused": 1, "failed": 0, "not run": 0}

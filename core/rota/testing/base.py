@@ -118,14 +118,14 @@ class Clauses:
         Keys: any of ``token``, ``owner``, ``mark``, ``expires_at`` that can be read; the values as in `Record`.
         Default: there is no such way, and what needs it is not run.
         """
-        not_run("no raw() hook")
+        not_run("no raw() hook: give one to look past the driver")
 
     def hang(self) -> AbstractContextManager[object]:
         """Return a context manager in which the server takes connections and answers nothing (SIGSTOP, a paused container).
 
         Default: there is no such way, and what needs it is not run.
         """
-        not_run("no hang() hook")
+        not_run("no hang() hook: give one to try what becomes of requests that are not answered")
 
     # -- running
 

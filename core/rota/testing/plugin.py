@@ -139,6 +139,15 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     return None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was not run, and why: nobody is to believe that it was proved."""
+    lines = config.stash[_report].unproved()
+    if lines:
+        terminalreporter.write_sep("=", "clauses that were not run, or in part")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the report."""
     session.config.stash[_status] = int(exitstatus)

@@ -78,6 +78,17 @@ class Report:
             "runs": runs,
         }
 
+    def unproved(self) -> list[str]:
+        """Return a line for each reason for which tests were not run, with their clauses."""
+        lines = []
+        for run in self.content()["runs"]:
+            by_reason: dict[str, list[str]] = {}
+            for clause, found in run["clauses"].items():
+                for why in dict.fromkeys(test.get("why", NOT_RUN) for test in found["tests"].values() if test["result"] == NOT_RUN):
+                    by_reason.setdefault(why, []).append(clause)
+            lines += [f"{run['suite']}: {', '.join(clauses)}: {why}" for why, clauses in by_reason.items()]
+        return lines
+
     def write(self, file: Path) -> None:
         """Write the report."""
         file.write_text(json.dumps(self.content(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
