@@ -28,6 +28,15 @@ class TestEtcd(rota.testing.Conformance):
         return {"token": held["token"], "owner": held.get("owner", ""), "mark": held.get("mark")}
 
     @contextlib.contextmanager
+    def spoil(self, name: str) -> Iterator[None]:
+        member, key = self.members[0], f"rota/records/{name}"
+        kept = member.get(key)
+        assert kept is not None
+        member.do("kv/put", key=key.encode(), value=b"nonsense")
+        yield
+        member.do("kv/put", key=key.encode(), value=kept)
+
+    @contextlib.contextmanager
     def hang(self) -> Iterator[None]:
         for member in self.members:
             member.pause()

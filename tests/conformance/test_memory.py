@@ -32,3 +32,6 @@ class TestMemory(rota.testing.Conformance):
 
     def hang(self) -> AbstractContextManager[object]:
         not_run("nothing hangs that is all in one process")
+
+    def spoil(self, name: str) -> AbstractContextManager[object]:
+        not_run("what it keeps are records, and nothing else")

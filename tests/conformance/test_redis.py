@@ -64,7 +64,18 @@ class TestRedis(rota.testing.Conformance):
         self.url = conforming_redis.url()
 
     def raw(self, name: str) -> Mapping[str, object] | None:
-        return held(self.servers[0].do("GET", f"rota:{name}"))
+        return held(self.server_of(name).do("GET", f"rota:{name}"))
+
+    def server_of(self, name: str) -> Redis:
+        return self.servers[0]
+
+    @contextlib.contextmanager
+    def spoil(self, name: str) -> Iterator[None]:
+        server, key = self.server_of(name), f"rota:{name}"
+        kept = server.do("GET", key)
+        server.do("SET", key, "nonsense")
+        yield
+        server.do("SET", key, kept)
 
     @contextlib.contextmanager
     def hang(self) -> Iterator[None]:
@@ -99,8 +110,8 @@ class TestRedisCluster(ByAClockOfOurs):
         self.servers = conforming_cluster.nodes
         self.url = conforming_cluster.url()
 
-    def raw(self, name: str) -> Mapping[str, object] | None:
+    def server_of(self, name: str) -> Redis:
         slot = self.servers[0].do("CLUSTER", "KEYSLOT", f"rota:{name}")
         (port,) = [primary[1] for first, last, primary, *_ in self.servers[0].do("CLUSTER", "SLOTS") if first <= slot <= last]
         (node,) = [node for node in self.servers if node.port == port]
-        return held(node.do("GET", f"rota:{name}"))
+        return node

@@ -31,6 +31,12 @@ class TestSqlite(rota.testing.Conformance):
         return None if row is None else dict(row)
 
     @contextlib.contextmanager
+    def spoil(self, name: str) -> Iterator[None]:
+        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as file:
+            file.execute("UPDATE rota_record SET expires_at = 'nonsense' WHERE name = ?", (name,))
+        yield
+
+    @contextlib.contextmanager
     def hang(self) -> Iterator[None]:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as stopped:
             stopped.execute("BEGIN IMMEDIATE")  # as a process that was stopped in the middle of a transaction

@@ -22,19 +22,34 @@ class TestZooKeeper(rota.testing.Conformance):
         self.servers = [conforming_zookeeper]
         self.url = conforming_zookeeper.url("/conform")
 
-    def raw(self, name: str) -> Mapping[str, object] | None:
-        path = f"/conform/rota/records/{crc32(name.encode()) % 64:02x}/={quote(name, safe='')}"
+    @contextlib.contextmanager
+    def node(self, name: str) -> Iterator[tuple[KazooClient, str]]:
+        """A client past the code under test, and the path of a name's node."""
         client = KazooClient(self.servers[0].hosts)
         client.start()
         try:
+            path = f"/conform/rota/records/{crc32(name.encode()) % 64:02x}/={quote(name, safe='')}"
             client.sync(path)
-            data, stat = client.get(path)
-        except NoNodeError:
-            return None
+            yield client, path
         finally:
             client.stop()
             client.close()
+
+    def raw(self, name: str) -> Mapping[str, object] | None:
+        with self.node(name) as (client, path):
+            try:
+                data, stat = client.get(path)
+            except NoNodeError:
+                return None
         return said(json.loads(data), stat.mtime * 1000)
+
+    @contextlib.contextmanager
+    def spoil(self, name: str) -> Iterator[None]:
+        with self.node(name) as (client, path):
+            kept, _ = client.get(path)
+            client.set(path, b"nonsense")
+            yield
+            client.set(path, kept)
 
     @contextlib.contextmanager
     def hang(self) -> Iterator[None]:

@@ -10,7 +10,7 @@
     class TestMine(rota.testing.Conformance):
         url = "mine://localhost/conformance"
 
-Optional hooks (see `Clauses`): ``raw``, ``hang``, ``clock``, ``driver``, ``pass_time``. Needs the extra ``rota[testing]``; only
+Optional hooks (see `Clauses`): ``raw``, ``spoil``, ``hang``, ``clock``, ``driver``, ``pass_time``. Needs the extra ``rota[testing]``; only
 this package imports pytest and Hypothesis. ``rota conform URL`` runs the same from the command line.
 """
 
@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
             "clauses_leases",
             "clauses_lives",
             "clauses_slots",
+            "clauses_steps",
             "clauses_times",
             "faces",
         )
@@ -46,11 +47,12 @@ from .clauses_keeping import Keeping  # noqa: E402
 from .clauses_leases import Leases  # noqa: E402
 from .clauses_lives import Lives  # noqa: E402
 from .clauses_slots import Slots  # noqa: E402
+from .clauses_steps import Steps  # noqa: E402
 from .clauses_times import Times  # noqa: E402
 from .clock import Clock  # noqa: E402
 
 
-class Conformance(Leases, Holding, Slots, Lives, Times, Keeping, Failing, Capabilities, Crowds):
+class Conformance(Leases, Holding, Slots, Lives, Times, Keeping, Failing, Capabilities, Crowds, Steps):
     """All clauses."""
 
 

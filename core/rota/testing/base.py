@@ -49,7 +49,7 @@ _NAMES = os.environ.get("ROTA_CONFORM_NAMES", "conform-")
 LONG = HOUR
 RETENTION = 30 * DAY
 #: The attributes that a conformance class may set or override.
-HOOKS = ("async_driver", "clock", "driver", "hang", "pass_time", "raw", "url")
+HOOKS = ("async_driver", "clock", "driver", "hang", "pass_time", "raw", "spoil", "url")
 
 
 class NotRun(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # pytest sets it at run time
@@ -126,6 +126,14 @@ class Clauses:
         Default: there is no such way, and what needs it is not run.
         """
         not_run("no hang() hook: give one to try what becomes of requests that are not answered")
+
+    def spoil(self, name: str) -> AbstractContextManager[object]:
+        """Return a context manager in which the store holds something that can't be read in the place of the name's record.
+
+        It is written past the code under test; afterwards the store has the record again, or none. Default: there is no such way, and what
+        needs it is not run.
+        """
+        not_run("no spoil() hook: give one to try what becomes of a record that can't be read")
 
     # -- running
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from .stopwatch import Stopwatch
 
 #: How much longer than its timeout a call may take on a loaded machine, seconds.
 LATE_BY = 1.0
+#: How many reads a process makes while its children make some, too: far more than it takes to mix up answers on one connection.
+READS = 200
 
 
 class Crowds(Clauses):
@@ -197,12 +201,30 @@ class Crowds(Clauses):
         for name, verdicts in zip(names, zip(*heard, strict=True), strict=True):
             assert sorted(verdicts) == [BUSY] * 3 + [WON], f"four processes claimed {name!r} at once: {verdicts}"
 
+    async def test_capability_clock_is_the_stores_whatever_time_a_client_has(self, face: Face) -> None:
+        if face.is_async or face.capabilities.scope != "network":
+            return  # the store's clock is the host's
+        driver = face.driver_of_url()
+        held, free = self.lease(face, self.fresh()), self.lease(face, self.fresh())
+        assert driver.claim(held, PATIENCE).verdict == WON
+        with self._others(1, "skewed.py") as (other,):
+            before = driver.now(PATIENCE)
+            other.tell({"claims": [self.lease(face, held.name), free], "at": 0, "gap": 0})
+            verdicts = other.hear()
+            after = driver.now(PATIENCE)
+        assert verdicts == [BUSY, WON], f"a client whose clock is a day ahead claimed a name that is held, and a free one: {verdicts}"
+        record, _ = driver.read(free.name, PATIENCE)
+        assert record is not None
+        if before is not None and after is not None:
+            early, late = before[0] - self.slack(face), after[1] + self.slack(face)
+            assert early <= record.granted_at <= late, "granted at the time of the client's clock, which is a day ahead of the store's"
+
     @contextlib.contextmanager
-    def _others(self, count: int) -> Iterator[list[_Other]]:
+    def _others(self, count: int, script: str = "racer.py") -> Iterator[list[_Other]]:
         if not self.url:
             not_run("no url for another process")
         with contextlib.ExitStack() as stack:
-            others = [stack.enter_context(_Other()) for _ in range(count)]
+            others = [stack.enter_context(_Other(script)) for _ in range(count)]
             for other in others:
                 other.tell({"url": self.url, "name": self.fresh()})
             for other in others:
@@ -243,6 +265,33 @@ class Crowds(Clauses):
                 assert came is None, f"a forked child that does nothing keeps its parent from the store: {came!r}"
         assert not problems, problems[0]
 
+    async def test_L10_a_forked_child_and_its_parent_get_their_own_answers(self, face: Face) -> None:
+        if face.is_async:
+            return
+        if not hasattr(os, "fork"):
+            not_run("this system does not fork")
+        driver = face.connect().driver.inner
+        names = [self.fresh() for _ in range(3)]
+        for name in names:
+            driver.claim(self.lease(face, name), PATIENCE)
+        with ThreadPoolExecutor(2) as pool:  # so that it has connections that are idle, and are the ones that it takes next
+            list(pool.map(lambda name: driver.read(name, PATIENCE), names * 2))
+
+        def wrong(name: str) -> str:
+            try:
+                record, _ = driver.read(name, PATIENCE)
+            except Exception as error:
+                return f"asked for {name!r}, and got {error!r}"
+            return "" if record is not None and record.name == name else f"asked for {name!r}, and got {record!r}"
+
+        with contextlib.ExitStack() as stack:
+            children = [stack.enter_context(_Child(partial(wrong, name))) for name in names[1:]]
+            for child in children:
+                child.begin()
+            found = next(filter(None, (wrong(names[0]) for _ in range(READS))), "")
+            problems = [found] if found else [said for child in children if (said := child.end())]
+        assert not problems, f"a forked child and its parent read each other's answers: {problems[0]}"
+
 
 def _release(name: str, owner: str) -> Settlement:
     return Settlement(name, owner, RELEASED, RETENTION)
@@ -251,12 +300,14 @@ def _release(name: str, owner: str) -> Settlement:
 class _Other:
     """Another process (see `racer`)."""
 
+    def __init__(self, script: str) -> None:
+        self._script = Path(__file__).with_name(script)
+
     def __enter__(self) -> _Other:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        script = Path(__file__).with_name("racer.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-P", str(self._script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         return self
 
@@ -305,6 +356,61 @@ def _idle_child() -> Iterator[None]:
         os.close(writer)
         os.close(reader)
         os.waitpid(child, 0)
+
+
+class _Child:
+    """A forked child that looks for what is wrong again and again, until it has found something or is told to end."""
+
+    def __init__(self, look: Callable[[], str]) -> None:
+        self._look = look
+
+    def __enter__(self) -> _Child:
+        self._says, said = os.pipe()
+        ends, self._end = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # as above
+            self._process = os.fork()
+        if not self._process:
+            try:
+                os.close(self._end)
+                os.close(self._says)
+                self._work(said, ends)
+            finally:
+                os._exit(0)
+        os.close(said)
+        os.close(ends)
+        return self
+
+    def _work(self, said: int, ends: int) -> None:
+        try:
+            found = self._look()
+            os.write(said, b".")
+            while not found and not select.select([ends], [], [], 0)[0]:
+                found = self._look()
+        except BaseException as error:
+            found = repr(error)
+        os.write(said, found.encode()[:4000])
+
+    def begin(self) -> None:
+        """Wait until it has looked once."""
+        if select.select([self._says], [], [], 2 * PATIENCE)[0]:
+            os.read(self._says, 1)
+
+    def end(self) -> str:
+        """Tell it to end; return what it has found."""
+        with contextlib.suppress(BrokenPipeError):  # it has found something
+            os.write(self._end, b".")
+        said = b""
+        while select.select([self._says], [], [], 2 * PATIENCE)[0] and (part := os.read(self._says, 65536)):
+            said += part
+        return said.decode().lstrip(".")
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._end)
+        os.close(self._says)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
 
 
 def _all_at_once(functions: list[Callable[[], None]]) -> None:
