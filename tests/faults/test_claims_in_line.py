@@ -82,7 +82,7 @@ def test_the_deadline_counts_from_the_grant(given: Given, client: Any) -> None:
     """L5: neither from when it began to wait, which would be too early, nor from when the answer came."""
     given.made.away(REFUSED, "renew")
     given.made.once("claim_when_free", Fault(linger=0.5))
-    threading.Timer(1.5, release, [given]).start()
+    threading.Timer(1.0, release, [given]).start()  # before the wait of 1.5 s ends, and more than a ttl before the answer
     grant = client.try_lease("job", ttl="1.4s", heartbeat="350ms", wait="20s")
     age = (given.made.inner.now(1.0)[0] - grant.record.granted_at) / SECOND
     assert age >= 0.5
