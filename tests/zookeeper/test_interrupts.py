@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -56,11 +57,13 @@ def at_each_line(of: str, body: Callable[[], object], handler: Callable[[], obje
                     handler()
             return trace
 
+        gc.disable()  # what it calls in the middle of anything is not what is looked at, and keeps exceptions
         sys.settrace(trace)
         try:
             body()
         finally:
             sys.settrace(None)
+            gc.enable()
     return point
 
 
