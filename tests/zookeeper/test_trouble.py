@@ -18,6 +18,7 @@ from rota.backend import BUSY, FINISHED, RELEASED, STALE, WON, Renewal, Settleme
 from rota.duration import DAY, SECOND
 from rota.errors import ConfigurationError, LeaseLost, OutcomeUnknown, Unavailable
 from rota_zookeeper import ZookeeperDriver
+from rota_zookeeper._link import Link
 from rota_zookeeper._record import pack
 from servers import HOST, ZooKeeper
 
@@ -82,6 +83,21 @@ def test_l12_no_write_is_told_an_earlier_time_than_was_counted_on_before(driver:
         counted = driver.verbs.interval()
         assert counted is not None
         assert counted[0] <= driver.now(5.0)[0]
+
+
+def test_a_session_that_is_lost_as_a_reader_looks_does_not_hide_a_record(
+    driver: Any, name: str, claim_of: Any, win: Any, monkeypatch: Any
+) -> None:
+    record = win(driver, claim_of(driver, name))
+    look = Link.ready.fget
+
+    def lost_after(link: Link) -> Any:
+        ready = look(link)
+        link._prepared = None  # as kazoo's thread does when it learns of the loss
+        return ready
+
+    monkeypatch.setattr(Link, "ready", property(lost_after))
+    assert driver.read(name, 5.0)[0] == record
 
 
 class Cut:

@@ -107,18 +107,20 @@ class Link:
                 if not await self._is_made(client):
                     await self._make(client)
                 self._prepared, self.absent = client, False
-            if self.ready is not None:
-                return self.ready
+            ready = self.ready  # once, as below
+            if ready is not None:
+                return ready
 
     async def reader(self) -> Any:
         """Return the same for who only reads; None where there is no store, which is not made."""
-        if self.ready is None:
+        client = self.ready  # once: with the session it is gone at any moment, which says nothing of the store
+        if client is None:
             client = await self.connected()
             if not await self._is_made(client):
                 self.absent = True
                 return None
             self._prepared, self.absent = client, False
-        return self._prepared
+        return client
 
     async def connected(self) -> Any:
         """Return the client, once it is connected, whatever the store holds; see `client`."""
