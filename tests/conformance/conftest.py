@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Generator
+import subprocess
+import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import beside
@@ -47,3 +49,36 @@ def etcd_clauses(request: pytest.FixtureRequest) -> Path | None:
     except NotInstalled:
         return None
     return beside.begin("etcd_clauses", request)
+
+
+@pytest.fixture
+def run_changed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run tests of the suite on a backend of one module, with changes, as in its author's folder.
+
+    Arguments: the backend's entry point, the module's code, the changes as ``(right, instead)``, the other files by name, which tests.
+    """
+
+    def run(
+        entry_point: str, code: str, changes: list[tuple[str, str]], files: dict[str, str], tests: str
+    ) -> subprocess.CompletedProcess[str]:
+        info = tmp_path / "rota_changed-1.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rota-changed\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[rota.backends]\n{entry_point}\n")
+        for right, instead in changes:
+            assert code.count(right) == 1, right
+            code = code.replace(right, instead)
+        module = entry_point.partition("=")[2].partition(":")[0].strip()
+        for name, text in {**files, f"{module}.py": code}.items():
+            (tmp_path / name).write_text(text)
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", tests, "-rA"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])},
+        )
+
+    return run

@@ -5,10 +5,8 @@ finds it. The hooks are `raw`, `hang` and `spoil`, and no clock, as for a server
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,30 +105,12 @@ WRONG_TURNS = {
 
 
 @pytest.fixture
-def author(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def author(run_changed: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run tests of the suite on the backend with changes."""
-    info = tmp_path / "rota_two-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rota-two\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rota.backends]\ntwo = two_requests:TwoRequestsBackend\n")
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["rota.testing.plugin"]\n')
 
     def run(changes: list[tuple[str, str]], tests: str, test: str = TEST) -> subprocess.CompletedProcess[str]:
-        wrong = CODE.read_text()
-        for right, instead in changes:
-            assert wrong.count(right) == 1, right
-            wrong = wrong.replace(right, instead)
-        (tmp_path / "two_requests.py").write_text(wrong)
-        (tmp_path / "test_two.py").write_text(test)
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", tests, "-rA"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])},
-        )
+        files = {"conftest.py": 'pytest_plugins = ["rota.testing.plugin"]\n', "test_two.py": test}
+        return run_changed("two = two_requests:TwoRequestsBackend", CODE.read_text(), changes, files, tests)
 
     return run
 

@@ -6,10 +6,8 @@ These need a store that several processes reach; the other mutants are in test_s
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,31 +49,14 @@ WRONG_TURNS = {
 
 
 @pytest.fixture
-def author(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def author(run_changed: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run tests of the suite on the guide's backend with changes."""
     code, conftest, test = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[:3]
-    info = tmp_path / "rota_folder-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rota-folder\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[rota.backends]\nfolder = rota_folder:FolderBackend\n")
 
     def run(changes: list[tuple[str, str]], tests: str, hang: bool) -> subprocess.CompletedProcess[str]:
-        wrong = code
-        for right, instead in changes:
-            assert wrong.count(right) == 1, right
-            wrong = wrong.replace(right, instead)
-        (tmp_path / "rota_folder.py").write_text(wrong)
-        (tmp_path / "conftest.py").write_text(conftest + ("" if hang else "import test_folder\ndel test_folder.TestFolder.hang\n"))
-        (tmp_path / "test_folder.py").write_text(test)
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "-k", tests],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])},
-        )
+        without = "" if hang else "import test_folder\ndel test_folder.TestFolder.hang\n"
+        files = {"conftest.py": conftest + without, "test_folder.py": test}
+        return run_changed("folder = rota_folder:FolderBackend", code, changes, files, tests)
 
     return run
 
