@@ -319,4 +319,4 @@ def _call(log: Any, function: Callable[..., object], *arguments: Any) -> None:
         log.exception("a callback failed")
 
 
-__all__ = ["CONNECT", "Bell", "Client", "Handler", "Result"]
+__all__ = ["CONNECT", "Bell", "Client", "Flag", "Handler", "Result"]

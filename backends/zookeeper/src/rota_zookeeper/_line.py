@@ -8,7 +8,6 @@ before it: a release wakes one waiter, not all. A place is left when the wait en
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NoNodeError
 from rota.errors import Unavailable
 
+from ._handler import Flag
 from ._link import BROKEN
 from ._step import Reply, TimedOut
 
@@ -44,10 +44,7 @@ class Line:
         # an answer from the thread that brings events, which would wait for the lock.
         self._waiting: dict[str, deque[Waiting]] = {}
         self._ended: list[tuple[Any, str, str, Any]] = []  # places of waits that are over, until the claim that follows is decided
-        # A bell, by way of a lock that who waits takes and who rings gives back: a `threading.Event` has a lock that the handler of a
-        # signal may find taken by the thread that it interrupts, or leave so with an exception.
-        self._claimed = threading.Lock()
-        self._claimed.acquire()
+        self._claimed = Flag()
         self._lost: list[tuple[str, str]] = []  # places that may still be there since the connection broke: a path, how its name begins
 
     async def watch(self, name: str, owner: str) -> bool:
@@ -170,13 +167,13 @@ class Line:
     def claimed(self) -> None:
         """Say that a claim was decided."""
         if self._ended:
-            with suppress(RuntimeError):  # it rings already
-                self._claimed.release()
+            self._claimed.set()
 
     def _leave_ended(self) -> None:
         if not self._ended:
             return  # they were left with others
-        self._claimed.acquire(timeout=UNCLAIMED)
+        self._claimed.wait(UNCLAIMED)
+        self._claimed.clear()
         while self._ended:
             self._leave(*self._ended.pop())
 
