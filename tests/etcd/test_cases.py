@@ -195,14 +195,14 @@ def test_a_fork_waits_for_the_call_under_way_and_lets_none_begin(name: str, driv
         began = time.monotonic()
         threads = [
             threading.Thread(target=claim, args=("under way", lambda: True, 1.5)),
-            threading.Thread(target=claim, args=("begun meanwhile", lambda: gate._forks, 0.3)),
+            threading.Thread(target=claim, args=("begun meanwhile", lambda: gate.forks, 0.3)),
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: gate._calls, what="a call under way")
+        wait_until(lambda: gate.others_call(threading.get_ident()), what="a call under way")
         child = os.fork()
         if not child:
-            os._exit(bool(gate._calls or gate._forks))
+            os._exit(bool(gate.forks or gate.others_call(threading.get_ident())))
         forked = time.monotonic()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         for thread in threads:

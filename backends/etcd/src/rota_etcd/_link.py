@@ -313,13 +313,13 @@ class Link:
         self._stubs[at, kind] = channel, stub
         return stub
 
+    @gate.calls
     def _ask(self, request: Any, at: int, left: float, metadata: Metadata) -> Any:
-        deadline = monotonic() + left
-        call = gate.enter(deadline)
-        try:
-            return self._stub(at, type(request))(request, max(0.001, deadline - monotonic()), metadata)
-        finally:
-            del call
+        if gate.forks:
+            deadline = monotonic() + left
+            gate.wait(deadline)
+            left = deadline - monotonic()
+        return self._stub(at, type(request))(request, max(0.001, left), metadata)
 
     def _login(self, at: int, left: float, request: Any) -> Any:
         """Authenticate (bcrypt: about 100 ms of the server's)."""
