@@ -435,14 +435,14 @@ def test_a_token_older_than_its_life_is_renewed_at_release(name: str, connect: C
         client = connect(server.url(user="root:r%2Foot"))
         grant = client.try_lease(name, ttl="30s")
         window = client.try_window(name + "w", rota.Every("1h"))
-        token = client.driver.link.endpoints._token
+        token = dict(client.driver.link.endpoints.credentials)["token"]
         time.sleep(3.0)  # its life is counted anew with each use, and looked after once a second
         with pytest.raises(EtcdError, match="invalid auth token"):
             server._token = token
             server.do("kv/range", key=b"x")
         grant.release()
         window.handled()
-        assert client.driver.link.endpoints._token != token
+        assert dict(client.driver.link.endpoints.credentials)["token"] != token
 
 
 def test_a_token_of_before_a_restart_is_renewed(name: str, connect: Connect) -> None:

@@ -61,9 +61,17 @@ class Refusal(Exception):
 
 
 class Endpoints(Protocol):
-    """Where channels come from."""
+    """Where channels come from.
+
+    Attributes:
+        count: How many there are.
+        credentials: Those of a call, as far as they are known; None: `metadata` is to be asked.
+        keeps_channels: Whether a channel stays the same until a fork.
+    """
 
     count: int
+    credentials: Metadata | None
+    keeps_channels: bool
 
     @property
     def unchecked(self) -> bool:
@@ -85,6 +93,8 @@ class Endpoints(Protocol):
 class OwnEndpoints:
     """Channels to the members that a URL names, and the token of its user."""
 
+    keeps_channels = True
+
     def __init__(self, settings: Settings) -> None:
         self.count = len(settings.addresses)
         self._settings = settings
@@ -95,13 +105,13 @@ class OwnEndpoints:
         """As `Endpoints.after_fork`."""
         _of_the_parent.extend(getattr(self, "_channels", {}).values())
         self._channels: dict[int, grpc.Channel] = {}
-        self._token = ""
+        self.credentials: Metadata | None = None if self._settings.user else HAS_LEADER
         self._lock, self._login_lock = threading.RLock(), threading.RLock()  # as that of the stream
 
     @property
     def unchecked(self) -> bool:
         """As `Endpoints.unchecked`."""
-        return self._token == "none"
+        return bool(self._settings.user) and self.credentials is HAS_LEADER
 
     def channel(self, index: int) -> grpc.Channel:
         """As `Endpoints.channel`."""
@@ -126,20 +136,21 @@ class OwnEndpoints:
         """As `Endpoints.metadata`."""
         if not self._settings.user:
             return HAS_LEADER
-        token = self._token
-        if fresh or not token:
+        credentials = self.credentials
+        if fresh or credentials is None:
             with self._login_lock:
-                if self._token == token:  # else another thread has just logged in
-                    self._token = ""
+                if self.credentials is credentials:  # else another thread has just logged in
+                    self.credentials = None
                     request = _wire.Authenticate(name=self._settings.user, password=self._settings.password)
                     try:
-                        self._token = login(request).token
+                        self.credentials = (*HAS_LEADER, ("token", login(request).token))
                     except Refusal as refusal:
                         if "not enabled" not in str(refusal):
                             raise
-                        self._token = "none"  # etcd has authentication turned off, and wants no token
-                token = self._token
-        return HAS_LEADER if token == "none" else (*HAS_LEADER, ("token", token))
+                        self.credentials = HAS_LEADER  # etcd has authentication turned off, and wants no token
+                credentials = self.credentials
+                assert credentials is not None
+        return credentials
 
     def close(self) -> None:
         """As `Endpoints.close`."""
@@ -233,8 +244,7 @@ class Link:
         opened = self._stream
         if opened is not None and opened[1].error is None and opened[0] is self.endpoints.channel(self.at):
             return opened[1]
-        metadata = self.endpoints.metadata(False, lambda login: self._login(self.at, deadline - monotonic(), login))
-        return self._open_stream(self.at, metadata)
+        return self._open_stream(self.at, self._metadata(False, self.at, deadline - monotonic()))
 
     @property
     def stream(self) -> int:
@@ -303,8 +313,10 @@ class Link:
     # -- inside
 
     def _stub(self, at: int, kind: type[Any]) -> Callable[..., Any]:
-        channel = self.endpoints.channel(at)
         known = self._stubs.get((at, kind))
+        if known is not None and self.endpoints.keeps_channels:
+            return known[1]
+        channel = self.endpoints.channel(at)
         if known is not None and known[0] is channel:
             return known[1]
         path, response = _wire.METHODS[_wire.Txn if kind is bytes else kind]
@@ -320,6 +332,9 @@ class Link:
             gate.wait(deadline)
             left = deadline - monotonic()
         return self._stub(at, type(request))(request, max(0.001, left), metadata)
+
+    def _metadata(self, fresh: bool, at: int, left: float) -> Metadata:
+        return self.endpoints.metadata(fresh, partial(self._login, at, left))
 
     def _login(self, at: int, left: float, request: Any) -> Any:
         """Authenticate (bcrypt: about 100 ms of the server's)."""
@@ -342,7 +357,9 @@ class Link:
             share = left if count == 1 else max(LEAST, left / max(2, count - tries))
             at, sent = self.at, False
             try:
-                metadata = self.endpoints.metadata(fresh, lambda login, at=at, share=share: self._login(at, share, login))  # type: ignore[misc]
+                metadata = self.endpoints.credentials
+                if fresh or metadata is None:
+                    metadata = self._metadata(fresh, at, share)
                 if left <= 0:
                     raise Unavailable("no time is left")
                 sent = True

@@ -101,6 +101,8 @@ class _ClientEndpoints:
     """The channel and token of a client object; both are looked up for each call."""
 
     count = 1
+    credentials = None
+    keeps_channels = False
     unchecked = False  # whom the client gave is its own business
 
     def __init__(self, client: Any) -> None:
