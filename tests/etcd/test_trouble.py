@@ -410,9 +410,9 @@ def test_a_sweep_looks_at_all_records_in_turn_and_removes_what_it_may(
                 driver.settle(Settlement(each, claim.owner, RELEASED, DAY, b"a run\n" * 200), 5.0)
         assert driver.sweep(100, 5.0) == 0
         # a month later, by the members' clock; the lease is still held
-        real = driver._time
-        later = 31 * DAY
-        monkeypatch.setattr(driver, "_time", lambda *a, **k: tuple(at + later for at in real(*a, **k)))
+        clock, later = driver._clocks[0], 31 * DAY
+        real = clock.interval
+        monkeypatch.setattr(clock, "interval", lambda *a: tuple(at + later for at in real(*a)))
         assert [driver.sweep(2, 5.0) for _ in range(4)] == [2, 1, 1, 0]
         assert [record.name for record in driver.list("", 5.0)] == [names[2]]
         assert "kvs" not in server.do("kv/range", key=b"rota/history/", range_end=b"rota/history0")

@@ -86,7 +86,7 @@ class EtcdDriver(Driver):
     # -- deciding
 
     def _decide(
-        self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[T, Record | None]], *, fences: bool = False
+        self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[T, Record | None]], *, fences: bool = False
     ) -> tuple[T, Now | None]:
         """Read, let the rules decide, write; again if somebody else wrote in between. Return their answer, and the store's time.
 
@@ -99,7 +99,7 @@ class EtcdDriver(Driver):
         before = before or self.names.find(name, deadline)
         while True:
             assert before is not None
-            answer, changed = decide(before.record(now), now[0])
+            answer, changed = decide(before.record(now), now)
             if changed is None:
                 if before is not seen:
                     return answer, known
@@ -131,10 +131,10 @@ class EtcdDriver(Driver):
                 self._leases.revoke(ended.lease, deadline)
 
     def _settle(
-        self, name: str, timeout: float, decide: Callable[[Record | None, int], tuple[Settled, Record | None]], *, fences: bool = False
+        self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[Settled, Record | None]], *, fences: bool = False
     ) -> Settled:
         settled, known = self._decide(name, timeout, decide, fences=fences)
-        return Settled(settled.applied, settled.record, known, settled.result, settled.expired)
+        return settled if settled.now is known else settled._replace(now=known)
 
     # -- time
 
@@ -161,7 +161,7 @@ class EtcdDriver(Driver):
 
         Without the latter the former is this host's: leases are not decided by it.
         """
-        known = self._time(deadline)
+        known = self._clocks[self.link.at].interval(deadline, False)
         if known is not None:
             return known, known
         here = time.time_ns() // 1000
@@ -288,7 +288,7 @@ class EtcdDriver(Driver):
                 lease.kept_at = now
 
     def _keep_record(self, renewal: Renewal, timeout: float) -> None:
-        self._decide(renewal.name, timeout, lambda record, now: (None, rules.renew(record, renewal, now)))
+        self._decide(renewal.name, timeout, lambda record, now: (None, rules.renew(record, renewal, now[0])))
 
     def _renew_otherwise(self, renewal: Renewal, deadline: float) -> bool:
         """Renew a grant after a look at its key: another driver's, or one whose etcd lease is gone, or may have lost the key in a restore.
@@ -319,8 +319,8 @@ class EtcdDriver(Driver):
                 return True
 
     def settle(self, settlement: Settlement, timeout: float) -> Settled:
-        def decide(record: Record | None, now: int) -> tuple[Settled, Record | None]:
-            return rules.settle(record, settlement, now)
+        def decide(record: Record | None, now: Now) -> tuple[Settled, Record | None]:
+            return rules.settle(record, settlement, now[0], now)
 
         began = monotonic()
         settled = self._settle(settlement.name, timeout, decide)
@@ -351,8 +351,8 @@ class EtcdDriver(Driver):
         return [record for _, before in page if (record := before.record(now)) is not None]
 
     def forget(self, name: str, timeout: float) -> bool:
-        def decide(record: Record | None, now: int) -> tuple[bool, Record | None]:
-            tombstone = rules.forget(record, now)
+        def decide(record: Record | None, now: Now) -> tuple[bool, Record | None]:
+            tombstone = rules.forget(record, now[0])
             return tombstone is not None, tombstone
 
         return self._decide(name, timeout, decide, fences=True)[0]
@@ -386,10 +386,10 @@ class EtcdDriver(Driver):
             return False
 
     def override(self, override: Override, timeout: float) -> Settled:
-        return self._settle(override.name, timeout, lambda record, now: rules.override(record, override, now), fences=True)
+        return self._settle(override.name, timeout, lambda record, now: rules.override(record, override, now[0]), fences=True)
 
     def record(self, write_back: WriteBack, timeout: float) -> Settled:
-        return self._settle(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now))
+        return self._settle(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now[0]))
 
     def sweep(self, limit: int, timeout: float) -> int:
         """Look at the next so many records, and remove those that R1 lets go; all records have their turn, call by call."""
