@@ -101,7 +101,7 @@ class _ClientEndpoints:
     """The channel and token of a client object; both are looked up for each call."""
 
     count = 1
-    credentials = None
+    credentials: Metadata | None = None
     keeps_channels = False
     unchecked = False  # whom the client gave is its own business
 
