@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-VARIANTS = ("TestEtcd", "TestEtcdEnsemble")
+VARIANTS = ("TestEtcd", "TestEtcdShared", "TestEtcdEnsemble")
 #: Parts that together hold every test, whatever it is called.
 PARTS = {"L": "test_L", "W": "test_W", "F": "test_F", "all else": "not test_L and not test_W and not test_F"}
 #: As many as are not in the way of the tests beside them.

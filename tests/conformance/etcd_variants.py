@@ -54,3 +54,12 @@ class TestEtcdEnsemble(TestEtcd):
     def store(self, conforming_ensemble: EtcdEnsemble) -> None:
         self.members = conforming_ensemble.members
         self.url = conforming_ensemble.url()
+
+
+class TestEtcdShared(TestEtcd):
+    """One member, whose etcd leases hold several names each."""
+
+    @pytest.fixture(autouse=True)
+    def store(self, conforming_etcd: Etcd) -> None:
+        self.members = [conforming_etcd]
+        self.url = conforming_etcd.url("leases=shared")

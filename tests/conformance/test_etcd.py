@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""etcd:// is held to every clause: one member, and three with a user and TLS; beside the other tests, since these wait most of the time."""
+"""etcd:// is held to every clause: one member, with own and with shared leases, and three with a user and TLS.
+
+That goes on beside the other tests, since these wait most of the time.
+"""
 
 from __future__ import annotations
 

@@ -84,17 +84,18 @@ class Racer(threading.Thread):
         return verdict.verdict == HANDLED
 
 
+@pytest.mark.parametrize("options", ["", "leases=shared"])
 def test_the_leader_is_killed_while_leases_are_held_and_slots_raced_for(
-    ensemble: EtcdEnsemble, name: str, connect: Connect, stopwatch: Any
+    ensemble: EtcdEnsemble, name: str, connect: Connect, stopwatch: Any, options: str
 ) -> None:
-    whole = stopwatch()
-    holder, rival = connect(ensemble.url(), timeout=1.5), connect(ensemble.url(), timeout=1.5)
+    whole, url = stopwatch(), ensemble.url(options)
+    holder, rival = connect(url, timeout=1.5), connect(url, timeout=1.5)
     grants = [holder.try_lease(f"{name}-{number}", ttl=TTL) for number in range(LEASES)]
     assert all(grants)
     schedule, resource = rota.Every("250ms"), Resource()
     base = schedule.slot(holder.driver.now(5.0)[1]).end
     slots = [base + number * 250_000 for number in range(12)]
-    racers = [Racer(connect(ensemble.url(), timeout=1.5), f"{name}-slots", schedule, slots, resource) for _ in range(3)]
+    racers = [Racer(connect(url, timeout=1.5), f"{name}-slots", schedule, slots, resource) for _ in range(3)]
     stolen = []
     ended = threading.Event()
 

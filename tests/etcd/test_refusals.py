@@ -9,6 +9,7 @@ import pytest
 from rota.backend import BUSY, RELEASED, WON, Answer, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota_etcd import EtcdDriver
+from rota_etcd._clock import monotonic
 from servers import Etcd
 
 Drivers = Callable[[str], EtcdDriver]
@@ -75,7 +76,7 @@ def test_a_record_that_was_written_while_it_is_held_is_seen(
 ) -> None:
     held = won(holder, lease(name))
     first = refused().record
-    holder._keep_record(Renewal(name, held.owner, 60 * SECOND, 90 * DAY), 5.0)
+    holder._keep_record(Renewal(name, held.owner, 60 * SECOND, 90 * DAY), monotonic() + 5.0)
     again = refused().record
     assert first is not None
     assert again is not None

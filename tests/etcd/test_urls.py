@@ -58,6 +58,8 @@ def test_user_and_password_are_decoded_once_and_never_shown() -> None:
         ("etcd://h1/?cacert=/x", "etcds"),
         ("etcds://h1/?cert=/x", "key="),
         ("etcd://h1/?clock=mine", "clock"),
+        ("etcd://h1/?leases=many", "own or shared"),
+        ("etcd://h1/?leases=", "own or shared"),
         ("etcd://h1/?http_port=0", "http_port"),
         ("etcd://h1/?min_ttl=0", "min_ttl"),
         ("etcd://h1/?min_ttl=1.5", "min_ttl"),

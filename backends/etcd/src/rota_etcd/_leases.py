@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import grpc
-from rota.backend import Claim
+from rota.backend import Claim, Renewal
 from rota.duration import SECOND
 from rota.errors import ConfigurationError, RotaError, Unavailable
 
@@ -27,13 +28,25 @@ from . import _wire
 from ._clock import monotonic
 from ._link import Link, Refusal
 
+if TYPE_CHECKING:
+    from ._shared import Grant
+
 #: How many leases wait to be taken over, and of how many grants something is remembered.
 SPARE, KNOWN = 500, 100_000
 #: How old the last renewal of one that is taken over may be, seconds and parts of its length; an older one is renewed.
 FRESH, FRESH_PART = 0.5, 0.05
 
 #: What may go wrong without a word: asking again tells.
-_TOLD_LATER = grpc.RpcError, RotaError, Refusal, ValueError
+TOLD_LATER = grpc.RpcError, RotaError, Refusal, ValueError
+
+
+#: What the ids of etcd leases that may hold several names end with (16 bits), so that whoever ends a grant leaves the others alone.
+SHARED = 0x5348
+
+
+def is_shared(lease: int) -> bool:
+    """Whether an etcd lease may hold several names, by its id."""
+    return lease & 0xFFFF == SHARED
 
 
 class Lease:
@@ -44,20 +57,27 @@ class Lease:
         asked: The seconds that were asked for.
         seconds: The seconds that etcd granted.
         renewed_at: When the last renewal that is confirmed was sent, by `monotonic`.
-        doubtful: Whether a claim on it may still be on its way.
+        doubtful: Whether a claim on it may still be on its way, or something on it may not be renewed: no other grant takes it.
         kept_at: When the record of its grant was written.
         stream: Which stream of keepalives was open when it was handed on, or its key last looked at; 0 if it never was handed on.
+        grants: Of one that is shared, the grants that are on it, by their owners.
+        is_spare: Of one that is shared, whether it is among those that wait for the next grant.
     """
 
-    __slots__ = ("asked", "doubtful", "id", "kept_at", "renewed_at", "seconds", "stream")
+    __slots__ = ("asked", "doubtful", "grants", "id", "is_spare", "kept_at", "renewed_at", "seconds", "stream")
 
-    def __init__(self, asked: int) -> None:
-        self.id = int.from_bytes(os.urandom(8), "big") >> 1 or 1
+    def __init__(self, asked: int, shared: bool = False) -> None:
+        number = int.from_bytes(os.urandom(8), "big") >> 1
+        if shared is not is_shared(number):
+            number ^= (number ^ SHARED) & 0xFFFF if shared else 1
+        self.id = number or 1
         self.asked = asked
         self.seconds = 0
         self.kept_at = self.renewed_at = monotonic()
         self.doubtful = False
         self.stream = 0
+        self.grants: dict[str, Grant] = {}
+        self.is_spare = False
 
 
 def whole_seconds(ttl: int) -> int:
@@ -66,7 +86,13 @@ def whole_seconds(ttl: int) -> int:
 
 
 class Leases:
-    """Which grant has which, and those that wait for the next one."""
+    """Which grant has which, and those that wait for the next one.
+
+    Attributes:
+        shares: Whether one may hold several names.
+    """
+
+    shares = False
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -86,19 +112,26 @@ class Leases:
         lease = self._of.get(claim.owner)
         if lease is None:
             lease = self._taken_over(whole_seconds(claim.ttl)) or self.make(claim.ttl, deadline)
-            self.adopt(claim.owner, lease)
+            self.adopt(claim.owner, claim.name, lease)
         return lease
 
-    def adopt(self, owner: str, lease: Lease) -> None:
+    def adopt(self, owner: str, name: str, lease: Lease) -> None:
         """Note that this grant has this lease from now on."""
+        self._note(owner, lease)
+
+    def _note(self, owner: str, lease: Lease) -> None:
         self._of[owner] = lease
         if len(self._of) > KNOWN:
             with suppress(KeyError, RuntimeError, StopIteration):  # another thread is at it
                 del self._of[next(iter(self._of))]
 
+    def another(self, renewal: Renewal, since: float, deadline: float) -> Lease:
+        """Return one, renewed since then by `monotonic`, for a grant that is to leave its own."""
+        return self.make(renewal.ttl, deadline)
+
     def make(self, ttl: int, deadline: float) -> Lease:
         """Make one."""
-        lease = Lease(whole_seconds(ttl))
+        lease = Lease(whole_seconds(ttl), self.shares)
         try:
             lease.seconds = self._link.call(_wire.Grant(ID=lease.id, TTL=lease.asked), deadline).TTL
         except Refusal as refusal:
@@ -110,12 +143,12 @@ class Leases:
                 raise Unavailable("the etcd lease of this grant was revoked") from refusal
         return lease
 
-    def renew_beside(self, lease: Lease, asked_at: float, deadline: float) -> Callable[[], bool]:
-        """Begin to renew a lease that was taken over, unless it has just been; return what tells whether it is alive."""
+    def renew_beside(self, lease: Lease, asked_at: float, deadline: float) -> Callable[[], bool] | None:
+        """Begin to renew a lease that was taken over, and return what tells whether it is alive; None if it has just been renewed."""
         if asked_at - lease.renewed_at <= min(FRESH, lease.seconds * FRESH_PART):
-            return lambda: True
+            return None
         begun_at, begun = monotonic(), None
-        with suppress(*_TOLD_LATER):
+        with suppress(*TOLD_LATER):
             begun = self._link.begin_keep_alive([lease.id], deadline)
 
         def is_renewed() -> bool:
@@ -132,15 +165,51 @@ class Leases:
 
         return is_renewed
 
-    def is_known(self, lease: Lease) -> bool:
+    def renew(self, renewals: Sequence[Renewal], deadline: float) -> list[bool | None]:
+        """Renew grants together: True for each that is, False where a look at its key must tell, None where nothing was answered.
+
+        Raises:
+            Unavailable: Nothing at all was answered.
+        """
+        sent = monotonic()
+        leases = [self._of.get(renewal.owner) for renewal in renewals]
+        ids = [lease.id for lease in leases if lease is not None]
+        alive = self._link.keep_alive(ids, deadline) if ids else {}
+        renewed: list[bool | None] = []
+        for renewal, lease in zip(renewals, leases, strict=True):
+            if lease is not None and lease.id not in alive:
+                renewed.append(None)
+            elif lease is not None and alive[lease.id] and lease.asked == whole_seconds(renewal.ttl) and self._is_known(lease):
+                lease.renewed_at = sent
+                renewed.append(True)
+            else:
+                renewed.append(False)
+        return renewed
+
+    def _is_known(self, lease: Lease) -> bool:
         """Whether a lease that is alive still holds what it held: the store was never away since, or the lease is no older than its key."""
         return lease.stream in (0, self._link.stream)
+
+    def kept_at(self, owner: str) -> float | None:
+        """Return when the record of a grant was written; None of one that is not known."""
+        lease = self._of.get(owner)
+        return None if lease is None else lease.kept_at
+
+    def keep(self, owner: str, now: float) -> None:
+        """Note that the record of a grant was written now."""
+        lease = self._of.get(owner)
+        if lease is not None:
+            lease.kept_at = now
 
     def know(self, owner: str, lease: int, stream: int) -> None:
         """Note that the lease of a grant was seen to hold its key while this stream was open."""
         mine = self._of.get(owner)
         if mine is not None and mine.id == lease:
             mine.stream = stream
+
+    def applied(self, owner: str, lease: Lease, token: int, written: int) -> bool:
+        """Note a grant's token, and the revision that wrote its key; return False if it must leave its lease at once."""
+        return True
 
     def drop(self, owner: str) -> Lease | None:
         """Forget a grant; return its lease."""
@@ -153,7 +222,7 @@ class Leases:
         if not lease.stream or lease.stream != self._link.stream:
             try:
                 self._link.open_stream(monotonic())  # from here on it is seen when the store goes away
-            except _TOLD_LATER:
+            except TOLD_LATER:
                 return
             lease.stream = self._link.stream
         if lease.stream:
@@ -175,6 +244,11 @@ class Leases:
         waiting.clear()  # the others are older
         return None
 
+    def finish(self, lease: Lease, deadline: float) -> None:
+        """Make sure that a claim on a lease that may be on its way is never applied (L7)."""
+        lease.doubtful = True
+        self.revoke(lease.id, deadline)
+
     def revoke(self, lease: int, deadline: float) -> None:
         """End an etcd lease and take its key away, for certain."""
         with suppress(Refusal):  # it is gone
@@ -186,4 +260,6 @@ class Leases:
         with suppress(RotaError):
             for waiting in self._spare.values():
                 while waiting and monotonic() < deadline:
-                    self.revoke(waiting.pop().id, deadline)
+                    lease = waiting.pop()
+                    if not lease.grants:
+                        self.revoke(lease.id, deadline)

@@ -62,8 +62,8 @@ class Names:
         seconds: int = 0,
         hold: tuple[bytes, int] | None = None,
         fences: bool = False,
-    ) -> Found | None:
-        """Replace what was found, if it is still so. Return None when written, else what is there now.
+    ) -> tuple[bool, Found]:
+        """Replace what was found, if it is still so. Return whether it was, and what is there now.
 
         Args:
             name: The name.
@@ -102,14 +102,15 @@ class Names:
                     request.success.add().request_delete_range.key = keys.history + encoded
         response = self._link.call(request, deadline, writes=True)
         if not response.succeeded:
-            return self.find(name, deadline)
+            return False, self.find(name, deadline)
         at = response.header.revision
+        held, lease = (before.held, before.lease) if record is not None and record.owner else (0, 0)
+        if hold is not None and hold[0] == lease_key:
+            held, lease = held or at, hold[1]
+        written = Found(record, seconds, at, held, lease, at, fenced, b"", rest)
         if record is not None:
-            held, lease = (before.held, before.lease) if record.owner else (0, 0)
-            if hold is not None and hold[0] == lease_key:
-                held, lease = held or at, hold[1]
-            _keep(self._seen, name, Found(record, seconds, at, held, lease, at, fenced, b"", rest))
-        return None
+            _keep(self._seen, name, written)
+        return True, written
 
     def recall(self, name: str) -> Found | None:
         """Take what was written last, unless the store was away since: it may have been restored, and counts revisions anew then."""

@@ -17,6 +17,7 @@ OPTIONS: Mapping[str, str] = {
     "key": "the file of its key",
     "clock": "http (the default): the members' clocks, by the Date of their HTTP answers; local: this host's",
     "http_port": "where the members answer HTTP, if not on the port of gRPC",
+    "leases": "own (the default): each grant has an etcd lease of its own; shared: up to 60 of a client are on one",
     "min_ttl": "the shortest ttl that is taken, in whole seconds; default 2, as etcd's own",
 }
 PORT = 2379
@@ -40,6 +41,7 @@ class Settings(NamedTuple):
         clock: ``http`` or ``local``.
         http_port: See `OPTIONS`; 0: as gRPC.
         min_ttl: See `OPTIONS`.
+        leases: ``own`` or ``shared``.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -53,6 +55,7 @@ class Settings(NamedTuple):
     clock: str = "http"
     http_port: int = 0
     min_ttl: int = MIN_TTL
+    leases: str = "own"
 
     def __repr__(self) -> str:
         return f"Settings({self.addresses})"
@@ -83,6 +86,9 @@ def settings(url: Url) -> Settings:
     clock = options.get("clock", "http")
     if clock not in ("http", "local"):
         raise ConfigurationError("clock= is http or local")
+    leases = options.get("leases", "own")
+    if leases not in ("own", "shared"):
+        raise ConfigurationError("leases= is own or shared")
     http_port = _port(options["http_port"], "http_port=") if "http_port" in options else 0
     prefix = check_text(_decoded(path.strip("/"), "path"), "the URL's path", 200) if path.strip("/") else PREFIX
     min_ttl = options.get("min_ttl", str(MIN_TTL))
@@ -90,7 +96,7 @@ def settings(url: Url) -> Settings:
         raise ConfigurationError("min_ttl= is a whole number of seconds, from 1 up")
     addresses = tuple(_address(host) for host in hosts.split(","))
     credentials = _decoded(user, "user"), _decoded(password, "password")
-    return Settings(addresses, prefix, *credentials, tls, cacert, cert, key, clock, http_port, int(min_ttl))
+    return Settings(addresses, prefix, *credentials, tls, cacert, cert, key, clock, http_port, int(min_ttl), leases)
 
 
 def _decoded(text: str, what: str) -> str:

@@ -42,9 +42,10 @@ from rota.url import Url
 from . import _wire
 from ._clock import BOUND, Clock, members, monotonic
 from ._codec import Found
-from ._leases import Lease, Leases, whole_seconds
+from ._leases import Leases, is_shared, whole_seconds
 from ._link import LEAST, Link, OwnEndpoints, Refusal
 from ._names import Names
+from ._shared import SharedLeases
 from ._url import MIN_TTL, OPTIONS, Settings, settings
 
 if TYPE_CHECKING:
@@ -80,32 +81,31 @@ class EtcdDriver(Driver):
         self._settings = settings
         self.capabilities = self.capabilities._replace(min_ttl=settings.min_ttl * SECOND)
         self._clocks = clocks
-        self._leases = Leases(link)
+        self._leases = SharedLeases(link, self.names.keys) if settings.leases == "shared" else Leases(link)
         self._swept = b""
 
     # -- deciding
 
     def _decide(
-        self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[T, Record | None]], *, fences: bool = False
+        self, name: str, deadline: float, decide: Callable[[Record | None, Now], tuple[T, Record | None]], *, fences: bool = False
     ) -> tuple[T, Now | None]:
         """Read, let the rules decide, write; again if somebody else wrote in between. Return their answer, and the store's time.
 
         With ``fences`` the holder's etcd lease is revoked before, so that it can't be renewed any more once the record is changed. Before
-        that the record says so, and if the holder releases it meanwhile, no other grant takes that lease over.
+        that the record says so, and if the holder releases it meanwhile, no other grant takes that lease over. One that is shared is left:
+        its driver looks at the key whenever it renews.
         """
-        deadline = self._deadline(timeout)
         now, known = self._times(deadline)
         seen = before = self.names.recall(name)
         before = before or self.names.find(name, deadline)
         while True:
-            assert before is not None
             answer, changed = decide(before.record(now), now)
             if changed is None:
                 if before is not seen:
                     return answer, known
                 before = self.names.find(name, deadline)
                 continue
-            if fences and before.lease:
+            if fences and before.lease and not is_shared(before.lease):
                 if before.fenced or before.stored is None:
                     self._leases.revoke(before.lease, deadline)
                 else:
@@ -113,8 +113,8 @@ class EtcdDriver(Driver):
                 before = self.names.find(name, deadline)
                 continue
             replaced = before
-            before = self.names.write(name, before, changed, deadline, before.seconds)
-            if before is None:
+            is_written, before = self.names.write(name, before, changed, deadline, before.seconds)
+            if is_written:
                 if replaced.lease and not changed.owner:
                     self._let_go(replaced, deadline)
                 return answer, known
@@ -126,14 +126,14 @@ class EtcdDriver(Driver):
         if lease is not None and lease.id == ended.lease:
             if not ended.fenced:
                 self._leases.hand_on(lease)
-        else:
+        elif not is_shared(ended.lease):
             with suppress(RotaError):
                 self._leases.revoke(ended.lease, deadline)
 
     def _settle(
-        self, name: str, timeout: float, decide: Callable[[Record | None, Now], tuple[Settled, Record | None]], *, fences: bool = False
+        self, name: str, deadline: float, decide: Callable[[Record | None, Now], tuple[Settled, Record | None]], *, fences: bool = False
     ) -> Settled:
-        settled, known = self._decide(name, timeout, decide, fences=fences)
+        settled, known = self._decide(name, deadline, decide, fences=fences)
         return settled if settled.now is known else settled._replace(now=known)
 
     # -- time
@@ -170,7 +170,8 @@ class EtcdDriver(Driver):
     # -- verbs
 
     def claim(self, claim: Claim, timeout: float) -> Answer:
-        began, deadline = monotonic(), self._deadline(timeout)
+        deadline = self._deadline(timeout)
+        began = deadline - timeout
         seen = before = self.names.recall(claim.name)
         looked = before = before or self.names.look(claim.name, deadline)
         now, known = self._times(deadline)
@@ -187,7 +188,6 @@ class EtcdDriver(Driver):
         keys, asked, lease, won = self.names.keys, claim.ttl, None, False
         try:
             while True:
-                assert before is not None
                 answer, changed = rules.claim(before.record(now), claim, now[0], now)
                 # what was remembered shows to be so by a write alone, and what was looked at does for refusing alone
                 if (before is seen and (changed is None or answer.verdict != WON)) or (
@@ -197,16 +197,16 @@ class EtcdDriver(Driver):
                     continue
                 if changed is None:
                     won = answer.verdict == WON
-                    if won and before.lease and not self._is_confirmed(claim.owner, before.lease, deadline):
+                    if won and before.lease and not self._is_confirmed(claim, before.lease, deadline):
                         before = self.names.find(claim.name, deadline)
                         continue
                     break
                 if answer.verdict != WON:
-                    before = self.names.write(claim.name, before, changed, deadline, before.seconds)
-                    if before is None:
+                    is_written, before = self.names.write(claim.name, before, changed, deadline, before.seconds)
+                    if is_written:
                         break
                     continue
-                if before.lease:
+                if before.lease and not is_shared(before.lease):
                     # somebody took the record away by hand, and left the holder its key: it must not go on beside the new one
                     self._leases.revoke(before.lease, deadline)
                     before = self.names.find(claim.name, deadline)
@@ -219,16 +219,24 @@ class EtcdDriver(Driver):
                 is_renewed = self._leases.renew_beside(lease, began, deadline)
                 hold = (keys.guards + b"%d" % lease.id if claim.overlap else keys.leases + claim.name.encode()), lease.id
                 try:
-                    before = self.names.write(claim.name, before, changed, deadline, lease.seconds, hold)
+                    is_written, before = self.names.write(claim.name, before, changed, deadline, lease.seconds, hold)
                 except Refusal as refusal:  # the etcd lease is not there
+                    lease.doubtful = True
                     if self._leases.drop(claim.owner) is None:
                         raise Unavailable("the claim was given up meanwhile") from refusal
                     before = self.names.find(claim.name, deadline)
                     continue
-                if before is None:
+                if is_written:
                     won = True
                     try:
-                        if claim.overlap or is_renewed():
+                        if claim.overlap or (
+                            (is_renewed is None or is_renewed())
+                            and (
+                                not self._leases.shares
+                                or self._leases.applied(claim.owner, lease, changed.token, before.written)
+                                or self._renew_otherwise(_renewal(claim), monotonic(), deadline)
+                            )
+                        ):
                             break
                     except Unavailable as error:
                         raise OutcomeUnknown("the claim was applied, and nothing told for how long") from error
@@ -245,95 +253,90 @@ class EtcdDriver(Driver):
         age = max(0, math.ceil((began - lease.renewed_at) * SECOND))
         return Answer(WON, answer.record, known, answer.before, claim.ttl if claim.ttl > asked else 0, age)
 
-    def _is_confirmed(self, owner: str, lease: int, deadline: float) -> bool:
+    def _is_confirmed(self, claim: Claim, lease: int, deadline: float) -> bool:
         """Make sure that a grant that was found again has as long to live as its claim asked for; return False if it has ended."""
-        mine = self._leases.of(owner)
-        return mine is None or not mine.doubtful or self.link.keep_alive([lease], deadline).get(lease, 0) > 0
+        mine = self._leases.of(claim.owner)
+        if mine is None or not mine.doubtful:
+            return True
+        if is_shared(lease):
+            return self._renew_otherwise(_renewal(claim), monotonic(), deadline)
+        return self.link.keep_alive([lease], deadline).get(lease, 0) > 0
 
     def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
         deadline, sent = self._deadline(timeout), monotonic()
-        leases = [self._leases.of(renewal.owner) for renewal in renewals]
-        ids = [lease.id for lease in leases if lease is not None]
-        alive = self.link.keep_alive(ids, deadline) if ids else {}
-        held: list[bool | None] = []
-        for renewal, lease in zip(renewals, leases, strict=True):
-            if lease is not None and lease.id not in alive:
-                held.append(None)
-            elif lease is not None and alive[lease.id] and lease.asked == whole_seconds(renewal.ttl) and self._leases.is_known(lease):
-                lease.renewed_at = sent
-                held.append(True)
-            else:
+        held = self._leases.renew(renewals, deadline)
+        for at, renewal in enumerate(renewals):
+            if held[at] is False:
+                held[at] = None
                 try:
-                    held.append(self._renew_otherwise(renewal, deadline))
+                    held[at] = self._renew_otherwise(renewal, sent, deadline)
                 except Unavailable:
-                    if not any(each is not None for each in held) and renewal is renewals[-1]:
+                    if renewal is renewals[-1] and all(each is None for each in held):
                         raise  # nothing answered
-                    held.append(None)
-        self._keep_records(renewals, leases, held, deadline)
+        self._keep_records([renewal for renewal, is_held in zip(renewals, held, strict=True) if is_held], deadline)
         return Renewed(held, self._time(deadline))
 
-    def _keep_records(
-        self, renewals: Sequence[Renewal], leases: Sequence[Lease | None], held: Sequence[bool | None], deadline: float
-    ) -> None:
+    def _keep_records(self, renewals: Sequence[Renewal], deadline: float) -> None:
         """Write the `keep_until` that follows from renewals (R1), which leave records alone, once a day. What fails is done next time."""
         now = monotonic()
-        old = [
-            (renewal, lease)
-            for renewal, lease, is_held in zip(renewals, leases, held, strict=True)
-            if is_held and lease is not None and now - lease.kept_at > REWRITE
-        ]
-        for renewal, lease in old[:REWRITES]:
+        old = [renewal for renewal in renewals if now - (self._leases.kept_at(renewal.owner) or now) > REWRITE]
+        for renewal in old[:REWRITES]:
             with suppress(RotaError):
-                self._keep_record(renewal, deadline - monotonic())
-                lease.kept_at = now
+                self._keep_record(renewal, deadline)
+                self._leases.keep(renewal.owner, now)
 
-    def _keep_record(self, renewal: Renewal, timeout: float) -> None:
-        self._decide(renewal.name, timeout, lambda record, now: (None, rules.renew(record, renewal, now[0])))
+    def _keep_record(self, renewal: Renewal, deadline: float) -> None:
+        self._decide(renewal.name, deadline, lambda record, now: (None, rules.renew(record, renewal, now[0])))
 
-    def _renew_otherwise(self, renewal: Renewal, deadline: float) -> bool:
+    def _renew_otherwise(self, renewal: Renewal, sent: float, deadline: float) -> bool:
         """Renew a grant after a look at its key: another driver's, or one whose etcd lease is gone, or may have lost the key in a restore.
 
-        An etcd lease of another length keeps that: the grant gets a new one.
+        An etcd lease of another length keeps that: the grant gets a new one, renewed since it was ``sent``. So it does instead of one that
+        is shared, whose other grants nobody may have asked to renew.
         """
         asked, other, stream = whole_seconds(renewal.ttl), None, self.link.stream
         now, _ = self._times(deadline)
-        before: Found | None = self.names.find(renewal.name, deadline)
+        before = self.names.find(renewal.name, deadline)
         while True:
-            assert before is not None
             record = before.record(now)
             if record is None or record.owner != renewal.owner or not before.held:
                 self._leases.drop(renewal.owner)
                 return False
-            if other is None and self.link.keep_alive([before.lease], deadline).get(before.lease) == asked:
+            is_own = not is_shared(before.lease)
+            if other is None and is_own and self.link.keep_alive([before.lease], deadline).get(before.lease) == asked:
                 self._leases.know(renewal.owner, before.lease, stream)
                 return True
-            other = other or self._leases.make(renewal.ttl, deadline)
+            other = other or self._leases.another(renewal, sent, deadline)
             longer = renewal._replace(ttl=max(renewal.ttl, other.seconds * SECOND))
             changed = rules.renew(record, longer, now[0])
             hold, replaced = (self.names.keys.leases + renewal.name.encode(), other.id), before.lease
-            before = self.names.write(renewal.name, before, changed, deadline, other.seconds, hold)
-            if before is None:
-                self._leases.adopt(renewal.owner, other)
-                with suppress(Unavailable):
-                    self._leases.revoke(replaced, deadline)
+            try:
+                is_written, before = self.names.write(renewal.name, before, changed, deadline, other.seconds, hold)
+            except Refusal as refusal:
+                raise Unavailable("the etcd lease that the grant was to move to is not there") from refusal
+            if is_written:
+                self._leases.adopt(renewal.owner, renewal.name, other)
+                self._leases.applied(renewal.owner, other, record.token, before.written)
+                if is_own:
+                    with suppress(Unavailable):
+                        self._leases.revoke(replaced, deadline)
                 return True
 
     def settle(self, settlement: Settlement, timeout: float) -> Settled:
         def decide(record: Record | None, now: Now) -> tuple[Settled, Record | None]:
             return rules.settle(record, settlement, now[0], now)
 
-        began = monotonic()
-        settled = self._settle(settlement.name, timeout, decide)
+        deadline = self._deadline(timeout)
+        settled = self._settle(settlement.name, deadline, decide)
         # dropped before anything else is done with it: the claim may end just now on another thread, which hands on what it still finds
         lease = self._leases.drop(settlement.owner)
         if lease is not None and not settled.applied and settlement.result == UNUSED:
-            # finishing a claim that may still be on its way (L7): without its etcd lease it can't be applied; it may have been, just before
-            lease.doubtful = True
+            # a claim that may still be on its way (L7): without its etcd lease it can't be applied; it may have been, just before
             try:
-                self._leases.revoke(lease.id, began + timeout)
-                settled = self._settle(settlement.name, began + timeout - monotonic(), decide)
+                self._leases.finish(lease, deadline)
+                settled = self._settle(settlement.name, deadline, decide)
             except BaseException:
-                self._leases.adopt(settlement.owner, lease)  # for the next one who tries
+                self._leases.adopt(settlement.owner, settlement.name, lease)  # for the next one who tries
                 raise
         return settled
 
@@ -355,7 +358,7 @@ class EtcdDriver(Driver):
             tombstone = rules.forget(record, now[0])
             return tombstone is not None, tombstone
 
-        return self._decide(name, timeout, decide, fences=True)[0]
+        return self._decide(name, self._deadline(timeout), decide, fences=True)[0]
 
     def now(self, timeout: float) -> Now | None:
         deadline = self._deadline(timeout)
@@ -386,10 +389,12 @@ class EtcdDriver(Driver):
             return False
 
     def override(self, override: Override, timeout: float) -> Settled:
-        return self._settle(override.name, timeout, lambda record, now: rules.override(record, override, now[0]), fences=True)
+        deadline = self._deadline(timeout)
+        return self._settle(override.name, deadline, lambda record, now: rules.override(record, override, now[0]), fences=True)
 
     def record(self, write_back: WriteBack, timeout: float) -> Settled:
-        return self._settle(write_back.name, timeout, lambda record, now: rules.write_back(record, write_back, now[0]))
+        deadline = self._deadline(timeout)
+        return self._settle(write_back.name, deadline, lambda record, now: rules.write_back(record, write_back, now[0]))
 
     def sweep(self, limit: int, timeout: float) -> int:
         """Look at the next so many records, and remove those that R1 lets go; all records have their turn, call by call."""
@@ -401,7 +406,7 @@ class EtcdDriver(Driver):
         for name, before in page:
             record = before.record(now)
             if known is not None and record is not None and rules.may_remove(record, known[0]):
-                removed += self.names.write(name, before, None, deadline) is None
+                removed += self.names.write(name, before, None, deadline)[0]
         return removed
 
     def facts(self, timeout: float) -> dict[str, str | int | float | bool | None]:
@@ -437,6 +442,10 @@ class EtcdDriver(Driver):
         """Return how far the members' clocks are apart at least: beyond a ttl's margin, only tokens protect while members change (L12)."""
         times = [(now, monotonic()) for clock in self._clocks if (now := clock.interval(deadline, sharp=False)) is not None]
         return max(max(a[0] - b[1] - (at - bt) * SECOND, 0.0) for a, at in times for b, bt in times) / 1000
+
+
+def _renewal(claim: Claim) -> Renewal:
+    return Renewal(claim.name, claim.owner, claim.ttl, claim.retention)
 
 
 def _is_well_inside(claim: Claim, before: Found, now: Now) -> bool:
