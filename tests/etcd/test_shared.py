@@ -322,6 +322,42 @@ def test_a_move_whose_answer_is_lost_is_made_again_and_the_stuck_one_moves_nothi
     assert renew(driver, *claims) == [True] * 3
 
 
+@pytest.mark.parametrize("first_goes_on", ["first", "last"])
+def test_of_two_moves_at_a_time_the_later_one_counts(etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims, first_goes_on: str) -> None:
+    """L5: neither thread may take an etcd lease for the one that holds the key when it is not, whichever goes on first."""
+    claims = [lease(f"{name}-{number}") for number in range(3)]
+    win(driver, claims)
+    driver._leases.of(claims[0].owner).doubtful = True  # type: ignore[union-attr]
+    call, applied, may_go_on = driver.link.call, [], threading.Event()
+    is_first_applied = threading.Event()
+
+    def in_turn(request: Any, deadline: float, *, writes: bool = False) -> Any:
+        answer = call(request, deadline, writes=writes)
+        if is_move(request) and answer.succeeded:
+            applied.append(request)
+            if len(applied) == 1:
+                is_first_applied.set()
+                may_go_on.wait(10)
+            elif first_goes_on == "first":
+                may_go_on.set()
+                thread.join(10)
+        return answer
+
+    driver.link.call = in_turn  # type: ignore[method-assign]
+    thread = threading.Thread(target=renew, args=(driver, *claims))
+    thread.start()
+    assert is_first_applied.wait(10)
+    renew(driver, *claims)
+    may_go_on.set()
+    thread.join(10)
+    assert len(applied) == 2
+    assert renew(driver, *claims) == [True] * 3
+    for claim in claims:
+        kept_alive = driver._leases.of(claim.owner)
+        assert kept_alive is not None
+        assert lease_of(etcd, claim) == kept_alive.id
+
+
 def test_a_grant_that_is_settled_while_it_moves_stays_settled(etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims) -> None:
     claims = [lease(f"{name}-{number}") for number in range(3)]
     win(driver, claims)

@@ -37,12 +37,12 @@ GIVEN_UP_PART = 0.5
 
 
 class Grant:
-    """A grant on a shared lease.
+    """A grant on a shared lease, and on no other: one that moves, or may have moved, is another one there.
 
     Attributes:
         name: Of what.
         token: Its token; 0 until its claim is known to be applied.
-        written: The revision that wrote its key.
+        written: The revision that bound its key to this lease: as long as that is the key's newest, the key hangs on this lease.
         asked_at: When it was claimed or asked to be renewed, by `monotonic`.
         kept_at: When its record was written.
     """
@@ -53,6 +53,12 @@ class Grant:
         self.name = name
         self.token = self.written = 0
         self.asked_at = self.kept_at = now
+
+    def moved(self) -> Grant:
+        """Return the same for another lease."""
+        grant = Grant(self.name, self.asked_at)
+        grant.token, grant.kept_at = self.token, self.kept_at
+        return grant
 
 
 class SharedLeases(Leases):
@@ -231,14 +237,16 @@ class SharedLeases(Leases):
             Unavailable: Some may be there, and some not: it can be done again.
         """
         moved = set[str]()
-        for left in _parts(grants):
-            while left:
+        for some in _parts(grants):
+            written = {owner: grant.written for owner, grant in some.items()}
+            while written:
                 other = self.make(lease.asked * SECOND, deadline)
-                other.grants.update(left)  # before they are there: see `another`
+                arriving = {owner: some[owner].moved() for owner in written}
+                other.grants.update(arriving)  # before they are there: see `another`
                 request = _wire.Txn()
-                for grant in left.values():
+                for owner, grant in arriving.items():
                     key, token = self._key(grant), b"%d" % grant.token
-                    request.compare.add(target=_wire.MOD, key=key, mod_revision=grant.written)
+                    request.compare.add(target=_wire.MOD, key=key, mod_revision=written[owner])
                     request.compare.add(target=_wire.VALUE, key=key, value=token)
                     put = request.success.add().request_put
                     put.key, put.value, put.lease = key, token, other.id
@@ -249,22 +257,19 @@ class SharedLeases(Leases):
                     other.doubtful = True
                     raise Unavailable(f"the etcd lease that grants were to move to is not there: {refusal}") from refusal
                 if response.succeeded:
-                    for owner, grant in left.items():
+                    for owner, grant in arriving.items():
                         grant.written = response.header.revision
                         self._moved(owner, grant, lease, other)
-                    moved.update(left)
+                    moved.update(arriving)
                     break
-                found = _found(left, response)  # some were settled, or an earlier move of theirs was applied
-                for owner in left.keys() - found.keys():
+                written = _found(arriving, response)  # some were settled, or an earlier move of theirs was applied
+                for owner in arriving:
                     other.grants.pop(owner, None)
-                left = {owner: grant for owner, grant in left.items() if owner in found}
-                for owner, grant in left.items():
-                    grant.written = found[owner]
         return moved
 
     def _moved(self, owner: str, grant: Grant, lease: Lease, other: Lease) -> None:
         lease.grants.pop(owner, None)
-        if self._of.get(owner) is lease:
+        if owner in self._of:
             self.adopt(owner, grant.name, other)
         else:  # settled meanwhile
             other.grants.pop(owner, None)
