@@ -276,7 +276,7 @@ class Proxy:
         self._server = server
         self._listener = socket.create_server((HOST, 0))
         self.port = self._listener.getsockname()[1]
-        self.is_cut = False
+        self.is_cut = self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -292,9 +292,12 @@ class Proxy:
             while data := source.recv(65536):
                 if not self.is_cut:
                     target.sendall(data)
+            while self.is_cut and not self._is_closed:  # nor does an end
+                time.sleep(0.01)
 
     def close(self) -> None:
         self._listener.close()
+        self._is_closed = True
 
 
 @pytest.mark.by_the_clock
@@ -316,6 +319,27 @@ def test_l6_a_holder_that_is_cut_off_knows_before_anybody_can_win(server: ZooKee
             grant.check()
     finally:
         proxy.close()
+
+
+def test_a_server_that_hangs_is_left_by_those_who_ask_it_again_and_again(server: ZooKeeper, driver_for: Any, until: Any) -> None:
+    """As a heartbeat does: what is sent is no sign that the other side lives."""
+    ways = [Proxy(server), Proxy(server)]
+    try:
+        driver = driver_for(f"zookeeper://{','.join(f'{HOST}:{way.port}' for way in ways)}/hung?session_timeout=2")
+        driver.now(10.0)
+        _, at_hand = driver.verbs.link.ready._connection._socket.getpeername()
+        for way in ways:
+            way.is_cut = way.port == at_hand
+
+        def answers_at_once() -> bool:
+            with contextlib.suppress(Unavailable):
+                return bool(driver.now(0.1))
+            return False
+
+        until(answers_at_once)
+    finally:
+        for way in ways:
+            way.close()
 
 
 def test_l2_tokens_grow_over_a_store_that_was_wiped(connect: Any, name: str, until: Any, answers: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import select
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +61,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     Attributes:
         attempts: How often it has tried to connect since it was connected last.
         are_requests: Says whether any wait to be sent.
+        are_unanswered: Says whether any were sent that are not answered yet.
+        patience: How long the server may leave them so without a word, seconds.
     """
 
     queue_impl = Queue
@@ -69,6 +72,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self.servers = 1
         self.attempts = 0
         self.are_requests: Callable[[], object] = lambda: False
+        self.are_unanswered: Callable[[], object] = lambda: False
+        self.patience = float("inf")
+        self._silent_since: float | None = None
         self.threads: list[threading.Thread] = []
         self.refusal: Exception | None = None
         self._log = log
@@ -117,15 +123,26 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def select(self, reading: list[Any], writing: list[Any], errors: list[Any], timeout: float | None = None) -> Any:
         if timeout is not None:
             timeout = min(timeout, self.share)
-        if not hasattr(select, "poll"):  # Windows
-            return super().select(reading, writing, errors, timeout)
-        poll = select.poll()
-        for source in reading:
-            poll.register(source, select.POLLIN)
-        for source in writing:
-            poll.register(source, select.POLLOUT)
-        ready = [number for number, _ in poll.poll(None if timeout is None else timeout * 1000)]
-        return [one for one in reading if one.fileno() in ready], [one for one in writing if one.fileno() in ready], []
+        if hasattr(select, "poll"):
+            found = _poll(reading, writing, timeout)
+        else:  # Windows
+            found = super().select(reading, writing, errors, timeout)
+        if len(reading) > 1:  # the connection and the bell: what a client that is connected waits for
+            self._hear(reading[0] in found[0])
+        return found
+
+    def _hear(self, anything: bool) -> None:
+        """Leave a server that owes an answer and says nothing.
+
+        kazoo (2.11) asks for a sign of life only where nothing else was sent for a while: who asks for something again and again, as a
+        heartbeat does, would never leave a server that hangs.
+        """
+        if anything or not self.are_unanswered():
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = time.monotonic()
+        elif time.monotonic() - self._silent_since > self.patience:
+            raise KazooTimeoutError("requests are not answered")
 
     def event_object(self) -> Flag:
         return Flag()
@@ -135,6 +152,16 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     def dispatch_callback(self, callback: Any) -> None:
         _call(self._log, callback.func, *callback.args)
+
+
+def _poll(reading: list[Any], writing: list[Any], timeout: float | None) -> tuple[list[Any], list[Any], list[Any]]:
+    poll = select.poll()
+    for source in reading:
+        poll.register(source, select.POLLIN)
+    for source in writing:
+        poll.register(source, select.POLLOUT)
+    ready = [number for number, _ in poll.poll(None if timeout is None else timeout * 1000)]
+    return [one for one in reading if one.fileno() in ready], [one for one in writing if one.fileno() in ready], []
 
 
 def _close_tls(error: OSError) -> None:

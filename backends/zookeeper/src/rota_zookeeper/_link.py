@@ -171,6 +171,8 @@ class Link:
         client = Client(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
         handler.servers = len(client.hosts)
         handler.are_requests = lambda: client._queue
+        handler.are_unanswered = lambda: client._pending
+        handler.patience = self.place.options["timeout"] * 2 / 3  # as kazoo's own; the rest of the session's time is for the next server
 
         def listen(state: str) -> None:
             if state == KazooState.CONNECTED:
