@@ -34,6 +34,8 @@ SECRET = "s3cr=t/%@"
         ("zookeeper://zk1.example/a/../b", "'..'"),
         ("zookeeper://zk1.example/a%2Fb", "chroot"),
         ("zookeeper://zk1.example/zookeeper/a", "own"),
+        ("zookeeper://zk1.example/%F0%9F%98%80", "can't hold"),  # U+1F600; both are printable, and no letters to ZooKeeper
+        ("zookeeper://zk1.example/%EF%BF%BD", "can't hold"),  # U+FFFD
         (f"zookeeper://svc:{SECRET}@zk1.example", "percent-encode"),
         ("zookeeper://svc:a@s3cr@zk1.example,zk2.example:2182/a", "%40"),
         ("zookeeper://svc:s3cr@zk1.example,svc:s3cr@zk2.example", "%40"),

@@ -118,7 +118,8 @@ def _chroot(path: str) -> str:
     if not path:
         return ""
     parts = [_decoded(part) for part in path.split("/")]
-    if any(part in ("", ".", "..") or "/" in part or not part.isprintable() for part in parts):
+    # printable, and yet no letters to ZooKeeper: those beyond U+FFFF, since it looks at their UTF-16, and U+FFFC, U+FFFD
+    if any(part in ("", ".", "..") or "/" in part or not part.isprintable() or max(part) >= "\ufff0" for part in parts):
         raise ConfigurationError("the chroot of zookeeper:// has an empty part, '.', '..', or what a node's name can't hold")
     if parts[0] == "zookeeper":
         raise ConfigurationError("the chroot of zookeeper:// can't be /zookeeper: that is the servers' own")
