@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import ssl
+import subprocess
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -194,6 +196,40 @@ def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str, un
         until(lambda: open_sockets() <= before)  # no socket of a handshake that failed stays open; the next one may be on its way
         assert "No such file" in str(until(lambda: refusal(f"{bare}?tls=true&ca=/nowhere/ca.pem")))
         assert connect(f"{bare}?tls=true&verify=false", timeout=5).try_lease(f"{name}/2")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate, ``crt``, and its key, which wants a password, ``key``."""
+    folder = tmp_path_factory.mktemp("certificate")
+    making = "openssl req -x509 -newkey rsa:2048 -days 2 -subj /CN=localhost -keyout key -out crt -passout pass:right"
+    subprocess.run(making.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("ca=none", "ca=.*No such file"),
+        ("ca=", "ca=.*directory"),
+        ("ca=key", "ca=.*no certificates"),
+        ("ca=%00", "ca=.*null"),
+        ("cert=none&key=key", "cert=.*No such file"),
+        ("cert=crt&key=none", "key=.*No such file"),
+        ("cert=crt&key=key", "key_password="),  # OpenSSL would ask the terminal
+        ("cert=crt&key=key&key_password=s3cr", "key_password="),
+        (f"cert=crt&key=key&key_password={'s3cr' * 500}", "key_password="),  # Python takes no longer ones than 1024 bytes
+    ],
+)
+def test_files_of_tls_that_are_no_use_are_told_by_their_options_and_not_as_an_outage(
+    connect: Any, name: str, certificate: Path, options: str, said: str
+) -> None:
+    for option in ("ca=", "cert=", "key="):
+        options = options.replace(option, f"{option}{certificate}/")
+    client = connect(f"zookeeper://{HOST}:{free_port()}/tls?tls=true&{options}", timeout=1)
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        client.try_lease(name)
+    assert "s3cr" not in f"{raised.value!r} {raised.value.__cause__!r}"
 
 
 def open_sockets() -> set[int]:

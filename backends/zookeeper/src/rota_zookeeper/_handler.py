@@ -23,6 +23,8 @@ from kazoo.exceptions import ConnectionClosedError
 from kazoo.handlers.threading import _STOP, KazooTimeoutError, SequentialThreadingHandler
 from rota.errors import Unavailable
 
+from ._files import WrongFile, check_files
+
 #: TLS that the other side ended, which says nothing of a certificate.
 ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 #: How long one server has to take a connection, seconds, before the next one is tried; kazoo would wait as long as the session lasts.
@@ -106,9 +108,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         self.attempts += 1
         try:
+            check_files(kwargs)  # they may be others than at the start
             connection = super().create_connection(*args, timeout=min(timeout, CONNECT, self.share), **kwargs)
         except OSError as error:
-            if isinstance(error, (ssl.SSLError, FileNotFoundError)) and not isinstance(error, ENDED):
+            if isinstance(error, (ssl.SSLError, WrongFile)) and not isinstance(error, ENDED):
                 self.refusal = error
             _close_tls(error)
             raise

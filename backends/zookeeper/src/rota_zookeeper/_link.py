@@ -27,6 +27,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from rota.errors import ConfigurationError, RotaError, Unavailable
 
+from ._files import WrongFile, check_files
 from ._handler import CONNECT, Client, Handler
 from ._record import SHARDS
 from ._step import Reply, TimedOut
@@ -166,6 +167,10 @@ class Link:
 
     def _start(self) -> Any:
         """Make the client, and begin to connect; or return the one that the handler of a signal has made meanwhile."""
+        try:
+            check_files(self.place.options)
+        except WrongFile as error:
+            raise self._wrong_tls(error) from error
         handler = Handler(_log)
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, sleep_func=handler.sleep_func)
         client = Client(handler=handler, connection_retry=retry, logger=_log, **self.place.options)
@@ -309,6 +314,9 @@ class Link:
                     ) from error
             return
 
+    def _wrong_tls(self, refusal: Exception) -> ConfigurationError:
+        return ConfigurationError(f"{self.place.shown}: no connection by TLS: {refusal}")
+
     def translated(self, error: Exception) -> RotaError:
         """Return what an error of kazoo's means to a caller of whom nothing was applied."""
         shown = self.place.shown
@@ -316,7 +324,7 @@ class Link:
             client = self._client
             refusal = None if client is None or client.connected else client.handler.refusal
             if refusal is not None:
-                wrong = ConfigurationError(f"{shown}: no connection by TLS: {refusal}")
+                wrong = self._wrong_tls(refusal)
                 wrong.__cause__ = refusal
                 return wrong
             return Unavailable(f"{shown}: no answer in time" if client is not None and client.connected else f"{shown}: no connection")
