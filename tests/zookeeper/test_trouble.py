@@ -219,6 +219,24 @@ def test_who_waits_is_told_of_a_close_that_overtook_the_answer_with_the_watch(
             told.result(20)
 
 
+@pytest.mark.parametrize("verb", ["now", "read", "list"])
+def test_f1_a_connection_that_breaks_while_the_store_is_looked_for_is_made_anew_within_the_timeout(
+    driver_for: Any, server: ZooKeeper, name: str, verb: str, monkeypatch: Any
+) -> None:
+    driver = driver_for(server.url("/drivers"))
+    is_made, broken = driver.verbs.link._is_made, [ConnectionLoss()]
+
+    async def looked_for(client: Any) -> bool:
+        if broken:
+            raise broken.pop()
+        return await is_made(client)
+
+    monkeypatch.setattr(driver.verbs.link, "_is_made", looked_for)
+    arguments = {"now": (), "read": (name,), "list": (name,)}[verb]
+    getattr(driver, verb)(*arguments, 5.0)
+    assert not broken
+
+
 def test_a_guess_that_is_old_is_no_loss(driver: Any, other: Any, name: str, claim_of: Any, win: Any) -> None:
     """BadVersion is never `lost` by itself: who wrote in between may have left the owner alone."""
     claim = claim_of(driver, name)._replace(kind="window", slot_start=1, slot_end=None)

@@ -325,8 +325,7 @@ class Verbs:
                 found[shard] = [name_of(node) for node in await Reply(later) if node.startswith("=")]
         return found
 
-    async def list(self, prefix: str, after: str, limit: int) -> list[Record]:
-        """Return a page of records."""
+    async def _page(self, prefix: str, after: str, limit: int) -> list[Record]:
         client = await self.link.reader()
         if client is None:
             return []
@@ -341,6 +340,12 @@ class Verbs:
             some, names = names[:count], names[count:]
             found += [known.record for known in await self._read_all(client, some) if known.record is not None]
         return found
+
+    async def list(self, prefix: str, after: str, limit: int) -> list[Record]:
+        """Return a page of records."""
+        while True:
+            with suppress(*BROKEN):
+                return await self._page(prefix, after, limit)
 
     async def sweep(self, limit: int) -> int:
         """Remove records that R1 lets go, from one parent after the other, a bounded number of reads in all."""
@@ -370,18 +375,18 @@ class Verbs:
     async def read(self, name: str) -> tuple[Record | None, Now | None]:
         """Return a record; where there is no store there is no clock of its own, either."""
         while True:
-            client = await self.link.reader()
-            if client is None:
-                return None, None
             with suppress(*BROKEN):
+                client = await self.link.reader()
+                if client is None:
+                    return None, None
                 known = await self.seen(name, self.read_later(client, name))
                 return known.record, await self._current(client)
 
     async def now(self) -> Now:
         """Return the leader's time."""
         while True:
-            client = await self.link.client()
             with suppress(*BROKEN):
+                client = await self.link.client()
                 try:
                     now = await self.touch(client)
                     return now, now
