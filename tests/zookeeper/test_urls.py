@@ -198,6 +198,17 @@ def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str, un
         assert connect(f"{bare}?tls=true&verify=false", timeout=5).try_lease(f"{name}/2")
 
 
+def test_servers_that_want_sasl_are_no_outage(connect: Any, name: str) -> None:
+    with ZooKeeper(sasl=True, sessionRequireClientSASLAuth="true") as server:
+        assert connect(server.url("/sasl", user=f"rota:{PASSWORD}", options="auth=sasl")).try_lease(name)
+        wrong = connect(server.url("/sasl", user="rota:wrong", options="auth=sasl"))
+        nobody, digest = connect(server.url("/sasl")), connect(server.url("/sasl", user=f"rota:{PASSWORD}"))
+        for client, said in ((wrong, "password is wrong"), (nobody, "auth=sasl"), (digest, "auth=sasl")):
+            for _ in range(2):
+                with pytest.raises(ConfigurationError, match=said):
+                    client.try_lease(name)
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a certificate, ``crt``, and its key, which wants a password, ``key``."""

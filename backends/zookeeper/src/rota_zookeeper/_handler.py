@@ -19,8 +19,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from kazoo.client import CLOSED_STATES, KazooClient
-from kazoo.exceptions import ConnectionClosedError
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, SessionClosedRequireSaslError
 from kazoo.handlers.threading import _STOP, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
 from rota.errors import Unavailable
 
 from ._files import WrongFile, check_files
@@ -41,8 +42,22 @@ class Queue(SimpleQueue[Any]):
         """Nobody waits for that."""
 
 
+class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's connection, which takes it for a refusal of its user when a server that wants SASL lets it in no further."""
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            super()._authenticate_with_sasl(host, timeout)
+        except SessionClosedRequireSaslError as error:  # of which kazoo (2.11) lets its thread die
+            raise AuthFailedError from error
+
+
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     """kazoo's client, which says of no request that it was not sent when it was."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._connection.__class__ = Connection  # kazoo takes none, and makes its own
 
     def _call(self, request: Any, async_object: Any) -> bool | None:
         if self._state in CLOSED_STATES:

@@ -20,6 +20,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
     SessionMovedError,
 )
@@ -332,6 +333,8 @@ class Link:
             return ConfigurationError(f"{shown}: the user has no rights for what lies in {self.root}, or the password is wrong")
         if isinstance(error, AuthFailedError):
             return ConfigurationError(f"{shown}: the user is not known there, or the password is wrong")
+        if isinstance(error, SessionClosedRequireSaslError):
+            return ConfigurationError(f"{shown}: the servers let in only who shows a user and password by SASL (auth=sasl)")
         if isinstance(error, InvalidACLError):
             return ConfigurationError(f"{shown}: the servers don't take the ACL: nobody is logged in for acl=creator")
         if self._closed:
