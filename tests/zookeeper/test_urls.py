@@ -159,8 +159,20 @@ def test_what_a_user_made_is_the_users(server: ZooKeeper, kazoo: Any, connect: A
     with pytest.raises(ConfigurationError, match="rights") as raised:
         connect(server.url("/users", user="svc:wrong")).try_lease(name)
     assert not isinstance(raised.value, Unavailable)
-    assert connect(server.url("/shown", user="svc:pw", options="acl=creator,read")).try_lease(name)
-    assert stranger.get_children("/shown/rota/records")
+
+
+def test_others_may_look_at_what_they_may_read_and_change_nothing(server: ZooKeeper, connect: Any, name: str, capfd: Any) -> None:
+    owner = connect(server.url("/shown", user="svc:pw", options="acl=creator,read"))
+    grant = owner.try_lease(name)
+    for url in (server.url("/shown"), server.url("/shown", user="other:pw")):
+        for command in (["ls"], ["show", name], ["history", name]):
+            assert main([*command, "--url", url, "--timeout", "10s"]) == 0
+        assert "held" in capfd.readouterr().out, "the time is known"
+        client = connect(url)
+        for change in (lambda: client.try_lease(f"{name}/2"), lambda: client.driver.forget(name, 5.0)):
+            with pytest.raises(ConfigurationError, match="rights"):
+                change()
+    grant.release()
 
 
 def test_sasl_lets_its_user_in_and_nobody_with_a_wrong_password(connect: Any, name: str) -> None:

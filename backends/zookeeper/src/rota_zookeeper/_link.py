@@ -26,6 +26,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
+from kazoo.security import Permissions
 from rota.errors import ConfigurationError, RotaError, Unavailable
 
 from ._files import WrongFile, check_files
@@ -68,6 +69,8 @@ class Link:
         self.root = f"{place.chroot}/rota"
         self.records = f"{self.root}/records"
         self.clock = f"{self.root}/clock"
+        # who may read records has to learn the time, too, by a write; there is nothing in that node
+        self._acls = {self.clock: [rule._replace(perms=rule.perms | Permissions.WRITE) for rule in place.acl]}
         self.ensemble = True
         self._forget = forget
         self._on_connect = on_connect
@@ -298,7 +301,7 @@ class Link:
         """Make a node, and those above it that are missing: the chroot, too (DV-20)."""
         while True:
             try:
-                await Reply(client.create_async(path, acl=self.place.acl))
+                await Reply(client.create_async(path, acl=self._acls.get(path, self.place.acl)))
             except NodeExistsError:
                 pass
             except NoNodeError as error:
