@@ -257,7 +257,7 @@ def test_conform_without_pytest_names_the_extra(tmp_path: Path) -> None:
     program = "import sys; sys.modules['pytest'] = None; from rota.cli import main; sys.exit(main(['conform', 'memory://']))"
     done = python("-c", program, folder=tmp_path)
     assert done.returncode == 2
-    assert "rota[testing]" in done.stderr
+    assert ".[testing]" in done.stderr
     assert "Traceback" not in done.stderr
 
 

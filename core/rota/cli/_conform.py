@@ -52,7 +52,7 @@ def conform(given: list[str]) -> int:
 
     missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
     if missing:
-        say(f"rota conform needs {' and '.join(missing)}: install the extra, as in: pip install 'rota[testing]'")
+        say(f"rota conform needs {' and '.join(missing)}: install the extra: pip install '.[testing]'  (in a checkout)")
         return _codes.USAGE
     _check(found.url)
     names = f"conform-{os.urandom(4).hex()}-"
