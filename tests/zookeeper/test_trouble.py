@@ -339,6 +339,29 @@ def test_l6_a_holder_that_is_cut_off_knows_before_anybody_can_win(server: ZooKee
         proxy.close()
 
 
+def test_a_store_that_is_removed_under_a_client_is_made_anew(
+    server: ZooKeeper, driver_for: Any, kazoo: Any, name: str, claim_of: Any, win: Any
+) -> None:
+    """As by `deleteall` of zkCli.sh, while the session goes on."""
+    driver, raw = driver_for(server.url("/removed")), kazoo(server)
+    claim = claim_of(driver, name)
+    first = win(driver, claim)
+
+    def removed() -> ZookeeperDriver:
+        raw.delete("/removed", recursive=True)
+        driver.verbs._clock = None  # too old by now
+        return driver
+
+    assert removed().read(name, 5.0) == (None, None)
+    assert driver.unmade()
+    assert win(driver, claim_of(driver, name)).token > first.token
+    assert removed().list("", 5.0) == []
+    assert driver.settle(Settlement(name, claim.owner, RELEASED, RETENTION), 5.0).applied is False
+    assert removed().settle(Settlement(name, claim.owner, RELEASED, RETENTION), 5.0).applied is False
+    assert removed().now(5.0)
+    assert removed().claim(claim._replace(owner="f" * 32), 5.0).verdict == WON
+
+
 def test_a_server_that_hangs_is_left_by_those_who_ask_it_again_and_again(server: ZooKeeper, driver_for: Any, until: Any) -> None:
     """As a heartbeat does: what is sent is no sign that the other side lives."""
     ways = [Proxy(server), Proxy(server)]

@@ -16,6 +16,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionLoss,
     InvalidACLError,
+    KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
@@ -35,8 +36,13 @@ from ._record import SHARDS
 from ._step import Reply, TimedOut
 from ._url import Place
 
-#: A connection that broke, so that a request was or was not carried out.
-BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
+
+class Emptied(KazooException):  # type: ignore[misc]  # kazoo has no types
+    """Raised where the nodes that all need are gone: somebody has removed them under us."""
+
+
+#: What leaves open whether a request was carried out, since the connection broke, or the store: it is looked at again.
+BROKEN = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError, Emptied)
 #: How long an end waits for the server's goodbye, seconds.
 GOODBYE = 1.0
 
@@ -126,6 +132,11 @@ class Link:
                 return None
             self._prepared, self.absent = client, False
         return client
+
+    def emptied(self) -> Emptied:
+        """Return what to raise where the nodes that all need are gone; who is next looks for them, and makes them if he writes."""
+        self._prepared = None
+        return Emptied()
 
     async def connected(self) -> Any:
         """Return the client, once it is connected, whatever the store holds; see `client`."""

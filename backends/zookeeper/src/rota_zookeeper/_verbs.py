@@ -110,7 +110,10 @@ class Verbs:
     async def touch(self, client: Any) -> int:
         """Read the leader's time, by a write."""
         sent = time.monotonic()
-        stat = await Reply(client.set_async(self.link.clock, b""))
+        try:
+            stat = await Reply(client.set_async(self.link.clock, b""))
+        except NoNodeError:
+            raise self.link.emptied() from None
         return self._observe(stat.mtime, sent)
 
     async def bare(self, name: str, writes: bool) -> None:
@@ -317,6 +320,12 @@ class Verbs:
                 found.append(await self.seen(name, later))
         return found
 
+    async def _shards(self, client: Any) -> list[str]:
+        try:
+            return sorted(await Reply(client.get_children_async(self.link.records)))
+        except NoNodeError:  # somebody has removed them under us
+            return []
+
     async def _children(self, client: Any, shards: Sequence[str]) -> dict[str, list[str]]:
         laters = [(shard, client.get_children_async(f"{self.link.records}/{shard}")) for shard in shards]
         found: dict[str, list[str]] = {}
@@ -331,7 +340,7 @@ class Verbs:
             return []
         if self.link.ensemble:
             await Reply(client.sync_async(self.link.records))
-        shards = await Reply(client.get_children_async(self.link.records))
+        shards = await self._shards(client)
         every = [name for names in (await self._children(client, shards)).values() for name in names if name.startswith(prefix)]
         names = sorted((name for name in every if name.encode() > after.encode()), key=str.encode)
         found: list[Record] = []
@@ -353,7 +362,7 @@ class Verbs:
         if client is None:
             return 0
         now = await self.touch(client)
-        shards = sorted(await Reply(client.get_children_async(self.link.records)))
+        shards = await self._shards(client)
         removed = reads = 0
         for turn in range(len(shards)):
             shard = shards[(self._shard + turn) % len(shards)]
@@ -386,12 +395,8 @@ class Verbs:
         """Return the leader's time."""
         while True:
             with suppress(*BROKEN):
-                client = await self.link.client()
-                try:
-                    now = await self.touch(client)
-                    return now, now
-                except NoNodeError:  # the store was emptied under us
-                    await self.link.ensure(client, self.link.clock)
+                now = await self.touch(await self.link.client())
+                return now, now
 
 
 def _interval(mtime: int, sent: float, received: float, at: float) -> Now:
