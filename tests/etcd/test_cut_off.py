@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 import rota
+from rota.backend import RELEASED, WON, Claim, Renewal, Settlement
+from rota.duration import DAY
 from rota.errors import LeaseLost, Unavailable
+from rota_etcd import EtcdDriver
 from servers import HOST, Etcd, wait_until
+
+PATIENCE = 10.0
 
 
 class Wire(threading.Thread):
@@ -27,11 +32,17 @@ class Wire(threading.Thread):
         self.port = self._listener.getsockname()[1]
         self.is_cut = False
         self.is_over = False
+        self.forgets = False
         self.start()
 
     def run(self) -> None:
         pairs: dict[socket.socket, socket.socket] = {}
+        forgotten: list[socket.socket] = []
         while not self.is_over:
+            if self.forgets:
+                forgotten += pairs
+                pairs.clear()
+                self.forgets = False
             watched = [] if self.is_cut else [self._listener, *pairs]
             ready = select.select(watched, [], [], 0.02)[0] if watched else time.sleep(0.02) or []
             for end in ready:
@@ -51,8 +62,13 @@ class Wire(threading.Thread):
                 pairs.pop(other, None)
                 end.close()
                 other.close()
-        for end in [self._listener, *pairs]:
+        for end in [self._listener, *pairs, *forgotten]:
             end.close()
+
+    def forget(self) -> None:
+        """Pass nothing on of the connections that are open, without a word to either end; new ones are made as before."""
+        self.forgets = True
+        wait_until(lambda: not self.forgets)
 
     def end(self) -> None:
         self.is_over = True
@@ -93,3 +109,24 @@ def test_a_holder_that_is_cut_off_knows_before_others_can_win(
     with pytest.raises(LeaseLost):
         grant.release()
     won.check()
+
+
+def test_f4_a_connection_that_is_dead_without_a_word_is_left_for_a_new_one(
+    wire: Wire, name: str, driver_for: Callable[[str], EtcdDriver], lease: Callable[..., Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a balancer whose member stands still: gRPC itself would take up to a minute."""
+    monkeypatch.setattr("rota_etcd._link.SETTLED", 0.0)
+    driver = driver_for(f"etcd://{HOST}:{wire.port}/?clock=local")
+    held = lease(name)
+    assert driver.claim(held, PATIENCE).verdict == WON
+    renewal = Renewal(name, held.owner, held.ttl, held.retention)
+    assert driver.renew([renewal], PATIENCE).held == [True]
+    wire.forget()
+    with pytest.raises(Unavailable):
+        driver.renew([renewal], 0.3)
+    assert driver.renew([renewal], PATIENCE).held == [True]
+    assert driver.claim(lease(f"{name}-2"), PATIENCE).verdict == WON
+    wire.forget()
+    with pytest.raises(Unavailable):
+        driver.read(name, 0.3)
+    assert driver.settle(Settlement(name, held.owner, RELEASED, DAY), PATIENCE).applied

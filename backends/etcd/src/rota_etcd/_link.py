@@ -29,6 +29,8 @@ Metadata = tuple[tuple[str, str], ...]
 HAS_LEADER: Metadata = (("hasleader", "true"),)
 #: The least time for one try, and the pause before the endpoints are tried once more, seconds.
 LEAST, ROUND = 0.05, 0.05
+#: A channel on which a call was not answered is left for a new one if it had been open for so long, seconds: longer than connecting takes.
+SETTLED = 2.0
 #: How often all endpoints are tried at the most when none can be reached (one that answers "no leader" is asked until the deadline).
 ROUNDS = 2
 CHANNEL = (
@@ -66,7 +68,7 @@ class Endpoints(Protocol):
     Attributes:
         count: How many there are.
         credentials: Those of a call, as far as they are known; None: `metadata` is to be asked.
-        keeps_channels: Whether a channel stays the same until a fork.
+        keeps_channels: Whether a channel stays the same until it is left, or a fork.
     """
 
     count: int
@@ -79,6 +81,9 @@ class Endpoints(Protocol):
 
     def channel(self, index: int) -> grpc.Channel:
         """Return the open channel to an endpoint."""
+
+    def leave(self, index: int, since: float) -> bool:
+        """Open another channel at the next call if this one was open long before an instant (`monotonic`); return whether."""
 
     def metadata(self, fresh: bool, login: Callable[[Any], Any]) -> Metadata:
         """Return the credentials of a call; with ``fresh`` the old ones were refused."""
@@ -105,6 +110,7 @@ class OwnEndpoints:
         """As `Endpoints.after_fork`."""
         _of_the_parent.extend(getattr(self, "_channels", {}).values())
         self._channels: dict[int, grpc.Channel] = {}
+        self._opened_at: dict[int, float] = {}
         self.credentials: Metadata | None = None if self._settings.user else HAS_LEADER
         self._lock, self._login_lock = threading.RLock(), threading.RLock()  # as that of the stream
 
@@ -124,7 +130,16 @@ class OwnEndpoints:
                 raise ValueError("the channel was closed")  # as gRPC says it of one that it has
         return channel
 
+    def leave(self, index: int, since: float) -> bool:
+        """As `Endpoints.leave`. It is closed when nobody calls on it any more."""
+        with self._lock:
+            if self._opened_at.get(index, since) + SETTLED > since:
+                return False
+            del self._opened_at[index]
+            return self._channels.pop(index, None) is not None
+
     def _open(self, index: int) -> grpc.Channel:
+        self._opened_at[index] = monotonic()
         host, port = self._settings.addresses[index]
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if not self._settings.tls:
@@ -323,7 +338,19 @@ class Link:
         make = channel.stream_stream if kind in (_wire.KeepAlive, _wire.Watch) else channel.unary_unary
         stub: Callable[..., Any] = make(path, None if kind is bytes else kind.SerializeToString, response)
         self._stubs[at, kind] = channel, stub
+        if self.endpoints.channel(at) is not channel:  # it was left meanwhile
+            self._stubs.pop((at, kind), None)
         return stub
+
+    def _leave(self, at: int, since: float) -> None:
+        """Call on another channel, where one was not answered that was begun then.
+
+        The connection may be dead without a word, as behind a balancer whose member stands still. gRPC looks whether it is only every 10 s,
+        and only if it finds a call under way; calls that are refused at once for a while (F4) let it wait for a minute.
+        """
+        if self.endpoints.leave(at, since):
+            for key in [key for key in self._stubs.copy() if key[0] == at]:
+                self._stubs.pop(key, None)
 
     @gate.calls
     def _ask(self, request: Any, at: int, left: float, metadata: Metadata) -> Any:
@@ -378,6 +405,8 @@ class Link:
                     fresh = True
                     continue
                 unapplied = not sent or not writes or any(sign in lowered for sign in _NOT_APPLIED)
+                if code == _Code.DEADLINE_EXCEEDED:
+                    self._leave(at, deadline - left)
                 if self.at == at:
                     self.at = (at + 1) % count
                 tries += 1

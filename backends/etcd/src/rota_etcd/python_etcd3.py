@@ -115,6 +115,10 @@ class _ClientEndpoints:
             raise Unavailable("a client of python-etcd3 does not work in a forked child: make one there")
         return self._client.channel
 
+    def leave(self, index: int, since: float) -> bool:
+        """As `Endpoints.leave`: its channel is the caller's."""
+        return False
+
     def metadata(self, fresh: bool, login: Callable[[Any], Any]) -> Metadata:
         """As `Endpoints.metadata`."""
         if fresh:
