@@ -7,6 +7,7 @@ next endpoint while there is time. Any other error of a call that writes is `Out
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import grpc
-from rota.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from rota.errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailable
 
 from . import _wire
 from ._clock import monotonic
@@ -133,10 +134,11 @@ class OwnEndpoints:
     def leave(self, index: int, since: float) -> bool:
         """As `Endpoints.leave`. It is closed when nobody calls on it any more."""
         with self._lock:
-            if self._opened_at.get(index, since) + SETTLED > since:
+            channel = self._channels.get(index)
+            if channel is None or self._opened_at[index] + SETTLED > since:
                 return False
-            del self._opened_at[index]
-            return self._channels.pop(index, None) is not None
+            self._channels.pop(index, None)
+            return True
 
     def _open(self, index: int) -> grpc.Channel:
         self._opened_at[index] = monotonic()
@@ -352,6 +354,15 @@ class Link:
             for key in [key for key in self._stubs.copy() if key[0] == at]:
                 self._stubs.pop(key, None)
 
+    def _leave_interrupted(self, at: int) -> None:
+        """Call on another channel after an interrupt: it may have left gRPC's lock of the channel taken, on which all later calls hang."""
+        self._leave(at, math.inf)
+        with self._stream_lock:
+            opened, self._stream = self._stream, None
+        if opened is not None:
+            with suppress(RuntimeError):  # no thread can be started now
+                threading.Thread(target=opened[1].end, name="rota-etcd-end", daemon=True).start()  # it takes that lock, too
+
     @gate.calls
     def _ask(self, request: Any, at: int, left: float, metadata: Metadata) -> Any:
         if gate.forks:
@@ -391,7 +402,7 @@ class Link:
                     raise Unavailable("no time is left")
                 sent = True
                 return ask(at, min(share, left), metadata)
-            except ConfigurationError:
+            except (RotaError, Refusal):
                 raise
             except ValueError as error:  # gRPC: the channel was closed
                 raise Unavailable("the client is closed") from error
@@ -419,6 +430,9 @@ class Link:
                     raise Unavailable(f"etcd: {details or code}") from error
                 if tries % count == 0:
                     time.sleep(min(ROUND, max(0.0, deadline - monotonic())))
+            except BaseException:
+                self._leave_interrupted(at)
+                raise
 
 
 def _check(code: grpc.StatusCode, details: str, error: grpc.RpcError) -> None:
