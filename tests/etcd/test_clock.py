@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -149,6 +150,17 @@ def test_without_http_leases_work_and_windows_say_why_not(
     with pytest.raises(ConfigurationError, match="http_port=.*clock=local"):
         driver.claim(lease(name + "w", kind="window", slot_start=0, slot_end=None), 5.0)
     assert driver.sweep(100, 5.0) == 0, "nothing may be removed by a clock that nobody knows"
+
+
+def test_http_that_is_black_holed_is_told_as_such_within_the_timeout(
+    etcd: Etcd, name: str, connect: Callable[..., rota.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2: as by a firewall. It is a wrong configuration and no outage, also to a process that has asked nobody yet, as `rota run`."""
+    monkeypatch.setattr(_clock, "PATIENCE", 60.0)  # as little of the timeout as the default is of the default one
+    with socket.create_server((HOST, 0)) as silent:
+        url = etcd.url(f"http_port={silent.getsockname()[1]}")
+        with pytest.raises(ConfigurationError, match="time"):
+            connect(url, timeout=6.0).try_window(name, rota.Every("1h"))
 
 
 def test_the_local_clock_is_taken_if_it_is_asked_for_by_name(etcd: Etcd, name: str, connect: Callable[..., rota.Client]) -> None:

@@ -35,6 +35,8 @@ FRESH = 1.0
 PAUSE, PATIENCE = 5.0, 0.5
 #: Less time than this is not worth a try, seconds.
 LEAST = 0.02
+#: Which part of the time one try takes at the most, unless that is less than so many seconds.
+SHARES, SHARE = 3, 0.1
 #: By how much two clocks may drift apart.
 DRIFT = 200e-6
 
@@ -126,7 +128,8 @@ class MemberClock:
         now = monotonic()
         # who depends on the time, of which nothing is known, asks whatever befell the others: the member may be back
         if now - self._asked_at > FRESH and (now >= self._retry_at or (sharp and not self._is_known())):
-            self._ask(deadline)
+            # where nothing comes back, there is time left to find out that all but HTTP answers
+            self._ask(min(deadline, now + max(SHARE, (deadline - now) / SHARES)))
 
     def _narrow(self, deadline: float) -> None:
         """Look out for the turn of a second: at most one second."""
