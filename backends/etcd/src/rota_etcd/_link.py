@@ -50,6 +50,8 @@ _Code = grpc.StatusCode
 #: Errors with which etcd refuses a call before it does anything. "server stopped" is none: what was proposed may be agreed on without it.
 _NOT_APPLIED = ("failed to connect", "no leader", "too many requests", "database space exceeded", "connection refused")
 _WRONG_TLS = ("certificate_verify_failed", "certificate required", "bad certificate", "wrong_version_number", "unknown ca", "unknown_ca")
+#: As gRPC tells of an alert that comes after a handshake of TLS 1.3, which is when a member refuses the client's certificate.
+_ALERT = "tsi_data_corrupted"
 
 # Channels and streams that a fork copied: neither used nor closed, since gRPC's threads are not here to do it.
 _of_the_parent: list[object] = []
@@ -147,6 +149,7 @@ class OwnEndpoints:
         if not self._settings.tls:
             return grpc.insecure_channel(target, CHANNEL)
         ca, key, cert = (_file(path) for path in (self._settings.cacert or _system_ca(), self._settings.key, self._settings.cert))
+        _check_files(self._settings)
         return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), CHANNEL)
 
     def metadata(self, fresh: bool, login: Callable[[Any], Any]) -> Metadata:
@@ -440,6 +443,8 @@ def _check(code: grpc.StatusCode, details: str, error: grpc.RpcError) -> None:
     lowered = details.lower()
     if any(sign in lowered for sign in _WRONG_TLS):
         raise ConfigurationError(f"TLS with etcd fails: {details}") from error
+    if _ALERT in lowered:
+        raise ConfigurationError(f"etcd ends TLS, as where it wants a client's certificate by cert= and key=: {details}") from error
     if code == _Code.PERMISSION_DENIED:
         raise ConfigurationError(f"etcd: {details}: the user needs a role that may read and write all keys under the prefix") from error
     if code == _Code.UNIMPLEMENTED:
@@ -459,6 +464,23 @@ def _file(path: str) -> bytes | None:
             return file.read()
     except OSError as error:
         raise ConfigurationError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _check_files(settings: Settings) -> None:
+    """Refuse files that hold something else, which gRPC would take for a member that can't be reached."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if settings.cacert:
+            context.load_verify_locations(settings.cacert)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{settings.cacert} holds no certificate in PEM form") from error
+    try:
+        if settings.cert:
+            context.load_cert_chain(settings.cert, settings.key, password="")
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{settings.cert} and {settings.key} are no certificate and its key in PEM form, unencrypted") from error
 
 
 def _system_ca() -> str:
