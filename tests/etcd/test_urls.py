@@ -57,6 +57,7 @@ def test_user_and_password_are_decoded_once_and_never_shown() -> None:
         ("etcds://h1/?tls=false", "tls"),
         ("etcd://h1/?cacert=/x", "etcds"),
         ("etcds://h1/?cert=/x", "key="),
+        ("etcds://h1/?cacert=/x%00", "NUL"),
         ("etcd://h1/?clock=mine", "clock"),
         ("etcd://h1/?leases=many", "own or shared"),
         ("etcd://h1/?leases=", "own or shared"),

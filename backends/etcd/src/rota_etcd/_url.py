@@ -81,6 +81,8 @@ def settings(url: Url) -> Settings:
     cacert, cert, key = (options.get(name, "") for name in ("cacert", "cert", "key"))
     if (cacert or cert or key) and not tls:
         raise ConfigurationError("cacert=, cert= and key= go with TLS: write etcds://")
+    if any("\0" in path for path in (cacert, cert, key)):
+        raise ConfigurationError("cacert=, cert= and key= are paths, which hold no NUL")
     if bool(cert) is not bool(key):
         raise ConfigurationError("cert= and key= go together")
     clock = options.get("clock", "http")
