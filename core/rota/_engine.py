@@ -326,7 +326,7 @@ class Engine(Generic[G]):
         if now is not None:
             self._observe(now, sent, self.clock())
         elif ask.kind != LEASE:
-            raise ConfigurationError("the store's time can't be known here, and windows are decided by it; leases work")
+            raise ConfigurationError("windows need the store's time, which can't be known here (rota doctor says why); leases work")
 
     @staticmethod
     def _misses(ask: Ask, slot: Slot, now: int, back: bool) -> bool:
