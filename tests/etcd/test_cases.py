@@ -214,6 +214,36 @@ def test_a_fork_waits_for_the_call_under_way_and_lets_none_begin(name: str, driv
         assert driver.claim(lease(f"{name}-later"), 10.0).verdict == WON
 
 
+def test_dv23_a_call_that_has_waited_for_a_fork_waits_for_the_next_one_too(
+    etcd: Etcd, name: str, driver_for: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L10: it begins when the call is about to go on, and still seems to wait."""
+    driver, wait, reader = driver_for(etcd.url()), gate.wait, threading.Thread(target=lambda: driver.read(name, 10.0))
+    waits, is_over, next_one = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def waiting(deadline: float) -> bool:
+        waits.release()
+        again = wait(deadline)
+        is_over.set()
+        assert next_one.wait(10)
+        return again
+
+    monkeypatch.setattr(gate, "wait", waiting)
+    try:
+        gate.before()
+        reader.start()
+        assert waits.acquire(timeout=10)
+        gate.in_parent()
+        assert is_over.wait(10)
+        gate.before()
+        next_one.set()
+        assert waits.acquire(timeout=10)
+    finally:
+        gate.in_parent()
+        next_one.set()
+        reader.join(10)
+
+
 def test_dv23_one_thread_acquires_another_renews_a_third_releases(
     etcd: Etcd, name: str, driver_for: Drivers, lease: Callable[..., Claim]
 ) -> None:

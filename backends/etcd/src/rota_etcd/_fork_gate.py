@@ -50,19 +50,24 @@ class ForkGate:
         self._calling.add(function.__code__)
         return function
 
-    def wait(self, deadline: float) -> None:
-        """Wait for the forks of other threads, by `_clock.monotonic` until the deadline.
+    def wait(self, deadline: float) -> bool:
+        """Wait for the forks of other threads, by `_clock.monotonic` until the deadline; return whether to look at `forks` again.
+
+        Who has waited does so: for the next fork, which came while it was still in here, it counts as one that waits.
 
         Raises:
             Unavailable: They took until then.
         """
-        while self.forks and get_ident() not in self.forks:
+        if get_ident() in self.forks:
+            return False
+        while self.forks:
             if self._pid != os.getpid():
                 self.in_child()  # another hook in the child came before ours
             elif monotonic() >= deadline:
                 raise Unavailable("this process is about to fork, which waits for another call of etcd")
             else:
                 time.sleep(LOOK)
+        return True
 
     def before(self) -> None:
         """Wait for the calls of other threads. What this one does, in whose middle the handler of a signal forks, can't be waited for."""

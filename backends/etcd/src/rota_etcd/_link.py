@@ -370,7 +370,8 @@ class Link:
     def _ask(self, request: Any, at: int, left: float, metadata: Metadata) -> Any:
         if gate.forks:
             deadline = monotonic() + left
-            gate.wait(deadline)
+            while gate.forks and gate.wait(deadline):
+                pass
             left = deadline - monotonic()
         return self._stub(at, type(request))(request, max(0.001, left), metadata)
 
