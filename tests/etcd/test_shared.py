@@ -304,6 +304,28 @@ def test_neighbours_move_away_from_a_claim_of_which_nothing_is_known(etcd: Etcd,
     assert renew(driver, stuck) == [True]
 
 
+def test_a_grant_that_moves_by_itself_to_a_lease_that_is_left_moves_on(
+    etcd: Etcd, name: str, driver: EtcdDriver, driver_for: Drivers, lease: Claims
+) -> None:
+    """L1, L5: a claim on that etcd lease is finished before the answer to the move is there."""
+    claim, stuck = lease(name), lease(f"{name}-stuck")
+    won(driver_for(etcd.url(SHARED)), claim)
+    write = driver.names.write
+
+    def write_and_finish(*args: Any, **more: Any) -> Any:
+        driver.names.write = write  # type: ignore[method-assign]
+        Held(driver, lambda request: isinstance(request, _wire.Txn))
+        with pytest.raises(OutcomeUnknown):
+            driver.claim(stuck, 5.0)
+        answer = write(*args, **more)
+        assert not end(driver, stuck, UNUSED)
+        return answer
+
+    driver.names.write = write_and_finish  # type: ignore[method-assign]
+    held = renew(driver, claim)
+    assert held == [bool(lease_of(etcd, claim))]
+
+
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_move_whose_answer_is_lost_is_made_again_and_the_stuck_one_moves_nothing_back(
     etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims, applied: bool

@@ -115,9 +115,13 @@ class Leases:
             self.adopt(claim.owner, claim.name, lease)
         return lease
 
-    def adopt(self, owner: str, name: str, lease: Lease) -> None:
-        """Note that this grant has this lease from now on."""
+    def adopt(self, owner: str, name: str, lease: Lease, token: int = 0, written: int = 0) -> bool:
+        """Note that this grant has this lease from now on, its token, and the revision that put its key there, as far as known.
+
+        Return as `applied` does.
+        """
         self._note(owner, lease)
+        return True
 
     def _note(self, owner: str, lease: Lease) -> None:
         self._of[owner] = lease
@@ -160,8 +164,10 @@ class Leases:
             if lease.id not in answers:
                 sent = monotonic()
                 answers = self._link.keep_alive([lease.id], deadline)
+            if not answers.get(lease.id, 0):
+                return False
             lease.renewed_at = sent
-            return answers.get(lease.id, 0) > 0
+            return True
 
         return is_renewed
 

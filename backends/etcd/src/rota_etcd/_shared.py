@@ -37,12 +37,12 @@ GIVEN_UP_PART = 0.5
 
 
 class Grant:
-    """A grant on a shared lease, and on no other: one that moves, or may have moved, is another one there.
+    """A grant on a shared lease; one that may be on two of them has one on each.
 
     Attributes:
         name: Of what.
         token: Its token; 0 until its claim is known to be applied.
-        written: The revision that bound its key to this lease: as long as that is the key's newest, the key hangs on this lease.
+        written: The revision that put its key on this lease, as far as known: if the key's is another one, it is elsewhere, or gone.
         asked_at: When it was claimed or asked to be renewed, by `monotonic`.
         kept_at: When its record was written.
     """
@@ -54,11 +54,11 @@ class Grant:
         self.token = self.written = 0
         self.asked_at = self.kept_at = now
 
-    def moved(self) -> Grant:
-        """Return the same for another lease."""
-        grant = Grant(self.name, self.asked_at)
-        grant.token, grant.kept_at = self.token, self.kept_at
-        return grant
+    def on_another(self) -> Grant:
+        """Return the same for the lease that it may be on, too, from now on."""
+        other = Grant(self.name, self.asked_at)
+        other.token, other.written, other.kept_at = self.token, self.written, self.kept_at
+        return other
 
 
 class SharedLeases(Leases):
@@ -117,17 +117,20 @@ class SharedLeases(Leases):
         lease = self._with_room(whole_seconds(renewal.ttl), monotonic())
         if lease is None or lease.renewed_at < since:
             lease = self.make(renewal.ttl, deadline)
-        lease.grants[renewal.owner] = Grant(renewal.name, monotonic())
+        lease.grants.setdefault(renewal.owner, Grant(renewal.name, monotonic()))
         return lease
 
-    def adopt(self, owner: str, name: str, lease: Lease) -> None:
+    def adopt(self, owner: str, name: str, lease: Lease, token: int = 0, written: int = 0) -> bool:
         """As `Leases.adopt`."""
-        former = self._of.get(owner)
-        if former is not None and former is not lease:
-            former.grants.pop(owner, None)
-        if owner not in lease.grants:
-            lease.grants[owner] = Grant(name, monotonic())
+        mine, former = lease.grants.setdefault(owner, Grant(name, monotonic())), self._of.get(owner)
+        mine.written = written
         self._note(owner, lease)
+        mine.token = token  # from here on `finish` moves it
+        if former is not None and former is not lease:
+            there = former.grants.get(owner)
+            if there is not None and there.written < written:  # else another thread has moved it there since
+                former.grants.pop(owner, None)
+        return not lease.doubtful
 
     def applied(self, owner: str, lease: Lease, token: int, written: int) -> bool:
         """Note which key a grant has; return False if its lease is being left by the others, so that it has to move, too."""
@@ -237,42 +240,46 @@ class SharedLeases(Leases):
             Unavailable: Some may be there, and some not: it can be done again.
         """
         moved = set[str]()
-        for some in _parts(grants):
-            written = {owner: grant.written for owner, grant in some.items()}
-            while written:
-                other = self.make(lease.asked * SECOND, deadline)
-                arriving = {owner: some[owner].moved() for owner in written}
-                other.grants.update(arriving)  # before they are there: see `another`
+        for part in _parts(grants):
+            left = {owner: grant.written for owner, grant in part.items()}
+            other = self.make(lease.asked * SECOND, deadline)
+            while left:
+                there = {owner: part[owner].on_another() for owner in left}
+                other.grants.update(there)  # before they are there: see `another`
                 request = _wire.Txn()
-                for owner, grant in arriving.items():
+                for owner, grant in there.items():
                     key, token = self._key(grant), b"%d" % grant.token
-                    request.compare.add(target=_wire.MOD, key=key, mod_revision=written[owner])
+                    request.compare.add(target=_wire.MOD, key=key, mod_revision=left[owner])
                     request.compare.add(target=_wire.VALUE, key=key, value=token)
                     put = request.success.add().request_put
                     put.key, put.value, put.lease = key, token, other.id
                     request.failure.add().request_range.key = key
                 try:
                     response = self._link.call(request, deadline, writes=True)
-                except Refusal as refusal:
+                except BaseException as error:
                     other.doubtful = True
-                    raise Unavailable(f"the etcd lease that grants were to move to is not there: {refusal}") from refusal
+                    if isinstance(error, Refusal):
+                        raise Unavailable(f"the etcd lease that grants were to move to is not there: {error}") from error
+                    raise
                 if response.succeeded:
-                    for owner, grant in arriving.items():
+                    for owner, grant in there.items():
                         grant.written = response.header.revision
-                        self._moved(owner, grant, lease, other)
-                    moved.update(arriving)
+                        self._moved(owner, lease, other)
+                    # looked at last: see `applied`
+                    moved |= self._move(other, there, deadline) if other.doubtful else there.keys()
                     break
-                written = _found(arriving, response)  # some were settled, or an earlier move of theirs was applied
-                for owner in arriving:
+                for owner in there:
                     other.grants.pop(owner, None)
+                left = _found(there, response)  # some were settled, or were moved by another thread or an earlier request
         return moved
 
-    def _moved(self, owner: str, grant: Grant, lease: Lease, other: Lease) -> None:
+    def _moved(self, owner: str, lease: Lease, other: Lease) -> None:
         lease.grants.pop(owner, None)
-        if owner in self._of:
-            self.adopt(owner, grant.name, other)
-        else:  # settled meanwhile
+        if self._of.get(owner) is lease:
+            self._note(owner, other)
+        elif owner not in self._of:  # settled meanwhile
             other.grants.pop(owner, None)
+        # else another thread has moved it, too: where the key is not, the look at it tells, and where it is, it is not renewed for ever
 
     def finish(self, lease: Lease, deadline: float) -> None:
         """As `Leases.finish`: the other grants leave it before it is revoked."""

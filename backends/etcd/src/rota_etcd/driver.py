@@ -315,12 +315,13 @@ class EtcdDriver(Driver):
             except Refusal as refusal:
                 raise Unavailable("the etcd lease that the grant was to move to is not there") from refusal
             if is_written:
-                self._leases.adopt(renewal.owner, renewal.name, other)
-                self._leases.applied(renewal.owner, other, record.token, before.written)
+                is_whole = self._leases.adopt(renewal.owner, renewal.name, other, record.token, before.written)
                 if is_own:
                     with suppress(Unavailable):
                         self._leases.revoke(replaced, deadline)
-                return True
+                if is_whole:
+                    return True
+                other = None
 
     def settle(self, settlement: Settlement, timeout: float) -> Settled:
         def decide(record: Record | None, now: Now) -> tuple[Settled, Record | None]:
