@@ -326,6 +326,40 @@ def test_a_grant_that_moves_by_itself_to_a_lease_that_is_left_moves_on(
     assert held == [bool(lease_of(etcd, claim))]
 
 
+def test_a_claim_that_is_overtaken_by_the_close_is_no_grant_without_a_key(etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims) -> None:
+    """L1: closing revokes what waits for the next claim, which has just taken it."""
+    first, late = lease(name), lease(f"{name}-2")
+    won(driver, first)
+    assert end(driver, first)
+    taken, revoke, write, written = driver._leases._with_room, driver._leases.revoke, driver.names.write, threading.Event()
+
+    def revoke_late(*args: Any) -> None:
+        assert written.wait(10)
+        revoke(*args)
+
+    closing = threading.Thread(target=driver._leases.close, args=(5.0,))
+
+    def take_and_close(*args: Any) -> Any:
+        driver._leases._with_room = taken  # type: ignore[method-assign]
+        lease = taken(*args)
+        assert lease is not None
+        closing.start()
+        wait_until(lambda: not driver._leases._spare[lease.asked], what="the end of what waits")
+        return lease
+
+    def write_and_close(*args: Any, **more: Any) -> Any:
+        driver.names.write = write  # type: ignore[method-assign]
+        answer = write(*args, **more)
+        written.set()
+        closing.join(10)
+        return answer
+
+    driver._leases.revoke, driver._leases._with_room = revoke_late, take_and_close  # type: ignore[method-assign]
+    driver.names.write = write_and_close  # type: ignore[method-assign]
+    verdict = driver.claim(late, 5.0).verdict
+    assert (verdict == WON) is bool(lease_of(etcd, late))
+
+
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_move_whose_answer_is_lost_is_made_again_and_the_stuck_one_moves_nothing_back(
     etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims, applied: bool

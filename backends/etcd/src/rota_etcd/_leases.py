@@ -267,5 +267,6 @@ class Leases:
             for waiting in self._spare.values():
                 while waiting and monotonic() < deadline:
                     lease = waiting.pop()
+                    lease.doubtful = True  # a claim that has just taken it leaves it again
                     if not lease.grants:
                         self.revoke(lease.id, deadline)
