@@ -326,6 +326,28 @@ def test_a_grant_that_moves_by_itself_to_a_lease_that_is_left_moves_on(
     assert held == [bool(lease_of(etcd, claim))]
 
 
+def test_a_refused_claim_leaves_nothing_behind_on_a_lease_that_others_leave(
+    etcd: Etcd, name: str, driver: EtcdDriver, driver_for: Drivers, lease: Claims
+) -> None:
+    """L8: it was answered, whatever is unknown of its neighbours."""
+    won(driver_for(etcd.url()), lease(name))
+    won(driver, lease(f"{name}-2"))
+    refused, write, left = lease(name), driver.names.write, []
+
+    def write_late(written: str, before: Any, *args: Any, **more: Any) -> Any:
+        driver.names.write = write  # type: ignore[method-assign]
+        left.append(driver._leases.of(refused.owner))
+        left[0].doubtful = True
+        return write(written, before, *args, **more)
+
+    driver.names.write = write_late  # type: ignore[method-assign]
+    find = driver.names.find
+    driver.names.look = lambda *_: find(f"{name}-nobody", time.clock_gettime(time.CLOCK_BOOTTIME) + 5.0)  # type: ignore[method-assign]
+    assert driver.claim(refused, 5.0).verdict == BUSY
+    assert driver._leases.of(refused.owner) is None
+    assert refused.owner not in left[0].grants
+
+
 def test_a_claim_that_is_overtaken_by_the_close_is_no_grant_without_a_key(etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims) -> None:
     """L1: closing revokes what waits for the next claim, which has just taken it."""
     first, late = lease(name), lease(f"{name}-2")

@@ -217,6 +217,14 @@ class Leases:
         """Note a grant's token, and the revision that wrote its key; return False if it must leave its lease at once."""
         return True
 
+    def doubt(self, owner: str, lease: Lease) -> None:
+        """Note that this grant's claim may still be on its way, so that no other grant takes its lease over."""
+        lease.doubtful = True
+
+    def is_doubtful(self, owner: str, lease: Lease) -> bool:
+        """Whether this grant's claim may still be on its way."""
+        return lease.doubtful
+
     def drop(self, owner: str) -> Lease | None:
         """Forget a grant; return its lease."""
         return self._of.pop(owner, None)

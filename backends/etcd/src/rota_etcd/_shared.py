@@ -40,6 +40,7 @@ class Grant:
     """A grant on a shared lease; one that may be on two of them has one on each.
 
     Attributes:
+        doubtful: Whether its claim may still be on its way.
         name: Of what.
         token: Its token; 0 until its claim is known to be applied.
         written: The revision that put its key on this lease, as far as known: if the key's is another one, it is elsewhere, or gone.
@@ -47,10 +48,11 @@ class Grant:
         kept_at: When its record was written.
     """
 
-    __slots__ = ("asked_at", "kept_at", "name", "token", "written")
+    __slots__ = ("asked_at", "doubtful", "kept_at", "name", "token", "written")
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
+        self.doubtful = False
         self.token = self.written = 0
         self.asked_at = self.kept_at = now
 
@@ -138,6 +140,18 @@ class SharedLeases(Leases):
         if grant is not None:
             grant.written, grant.token = written, token
         return not lease.doubtful  # looked at last: `finish` says so first, and then looks who is there
+
+    def doubt(self, owner: str, lease: Lease) -> None:
+        """As `Leases.doubt`."""
+        super().doubt(owner, lease)
+        grant = lease.grants.get(owner)
+        if grant is not None:
+            grant.doubtful = True
+
+    def is_doubtful(self, owner: str, lease: Lease) -> bool:
+        """As `Leases.is_doubtful`; the lease may be left on account of another one's claim."""
+        grant = lease.grants.get(owner)
+        return grant is not None and grant.doubtful
 
     def drop(self, owner: str) -> Lease | None:
         """As `Leases.drop`."""

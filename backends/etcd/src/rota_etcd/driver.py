@@ -243,10 +243,11 @@ class EtcdDriver(Driver):
                     before, won = self.names.find(claim.name, deadline), False
         except BaseException as error:
             if lease is not None and (isinstance(error, OutcomeUnknown) or not isinstance(error, RotaError)):
-                lease.doubtful = True  # also when interrupted
+                self._leases.doubt(claim.owner, lease)  # also when interrupted
             raise
         finally:
-            if lease is not None and not lease.doubtful and (not won or claim.overlap) and self._leases.drop(claim.owner) is not None:
+            is_over = lease is not None and (not won or claim.overlap) and not self._leases.is_doubtful(claim.owner, lease)
+            if lease is not None and is_over and self._leases.drop(claim.owner) is not None:
                 self._leases.hand_on(lease)
         if answer.verdict != WON or lease is None:
             return answer if known is not None else answer._replace(now=None)
