@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+import traceback
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +20,7 @@ from rota.backend import BUSY, RELEASED, WON, Claim, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import ConfigurationError, LeaseLost, Unavailable
 from rota_etcd import EtcdDriver
-from rota_etcd._fork_gate import gate
+from rota_etcd._fork_gate import ForkGate, gate
 from servers import HOST, Etcd, EtcdEnsemble, EtcdError, free_port, wait_until
 
 Drivers = Callable[[str], EtcdDriver]
@@ -214,6 +217,81 @@ def test_a_fork_waits_for_the_call_under_way_and_lets_none_begin(name: str, driv
         assert driver.claim(lease(f"{name}-later"), 10.0).verdict == WON
 
 
+def test_dv23_no_stream_is_open_at_the_instant_of_a_fork_and_all_go_on_after_it(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Callable[..., Claim]
+) -> None:
+    """L10: gRPC may abort the child of a process in which a stream is open; here of keepalives, and of somebody who waits for a name."""
+    driver, claim, deleted = driver_for(etcd.url()), lease(name), list[bool]()
+    renewal = Renewal(name, claim.owner, claim.ttl, DAY)
+    waiter = threading.Thread(target=lambda: deleted.append(driver.watch(name, claim.owner, 20.0)))
+
+    def renewed() -> bool:
+        return list(driver.renew([renewal], 5.0).held) == [True]
+
+    assert driver.claim(claim, 5.0).verdict == WON
+    assert renewed()
+    waiter.start()
+    wait_until(lambda: len(gate.streams) >= 2, what="both streams")
+    gate.before()
+    try:
+        assert not gate.streams
+        renewer = threading.Thread(target=renewed)
+        renewer.start()
+        wait_until(lambda: _waits_for_a_fork(renewer), what="a renewal that waits")
+        assert not gate.streams
+    finally:
+        gate.in_parent()
+    renewer.join(10)
+    assert renewed()
+    wait_until(lambda: len(gate.streams) >= 2, what="both streams again")
+    assert driver.settle(Settlement(name, claim.owner, RELEASED, DAY), 5.0).applied
+    waiter.join(20)
+    assert deleted == [True]
+
+
+def _waits_for_a_fork(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return any(frame.f_code is ForkGate.wait.__code__ for frame, _ in traceback.walk_stack(frame))
+
+
+FORKS = """
+import os, sys, threading, time
+import rota
+
+client, over, ended = rota.connect(sys.argv[1], timeout=10), threading.Event(), []
+
+def hold(number):
+    while not over.wait(0.02):
+        with client.lease(f"{sys.argv[2]}-{number}"):
+            pass
+
+threads = [threading.Thread(target=hold, args=(number,)) for number in range(3)]
+with client.lease(sys.argv[2]):
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        time.sleep(0.1)  # the streams that the last fork ended are open again
+        child = os.fork()
+        if not child:
+            for _ in range(2):
+                with client.lease(f"{sys.argv[2]}-child-{number}"):
+                    pass
+            os._exit(0)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+over.set()
+for thread in threads:
+    thread.join()
+print(ended)
+"""
+
+
+def test_dv23_children_of_a_process_whose_threads_use_the_client_use_it_too(etcd: Etcd, name: str) -> None:
+    """L10: a third of them was aborted inside gRPC, whose threads polled for the parent's streams."""
+    ended = subprocess.run([sys.executable, "-c", FORKS, etcd.url(), name], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.strip() == str([0] * 20), ended.stderr[-3000:]
+    assert "skipping fork() handlers" not in ended.stderr
+
+
 def test_dv23_a_call_that_has_waited_for_a_fork_waits_for_the_next_one_too(
     etcd: Etcd, name: str, driver_for: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +306,7 @@ def test_dv23_a_call_that_has_waited_for_a_fork_waits_for_the_next_one_too(
         assert next_one.wait(10)
         return again
 
+    monkeypatch.setattr("rota_etcd._fork_gate.LONGEST_WAIT", 0.0)  # of what this test puts in its place the gate knows nothing
     monkeypatch.setattr(gate, "wait", waiting)
     try:
         gate.before()

@@ -4,7 +4,9 @@
 gRPC begins anew in a child, by handlers of its own, only where no thread is in the middle of a call. Else it leaves them out, or they
 come at the wrong moment: the child hangs at its first call or is aborted, or its threads read from its parent's TLS connections, whose
 calls then fail (all seen with grpcio 1.85, about once in a hundred forks under load). So before a fork no more calls are begun, and those
-under way are waited for. Streams may stay open.
+under way are waited for. Streams are ended: their users open them again. While one is open, a thread of gRPC's polls for it, and a child
+whose own thread comes to lie where that one was is aborted ("Check failed: g_active_poller"; up to half of the children of a process with
+several threads, with grpcio 1.85).
 
 A call costs next to nothing for this: it notes nothing down, and a fork finds those under way by a look at the threads' stacks. So one
 that was interrupted between two lines is not waited for either. Nothing here takes a lock, for the same reasons as in rota's own gate for
@@ -15,8 +17,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -37,11 +41,14 @@ class ForkGate:
     """The hooks of a fork, and what a call asks before it begins.
 
     Attributes:
-        forks: The threads that are about to fork. A call that finds any here has to `wait` before it begins.
+        forks: The threads that are about to fork. A call that finds any here has to `enter` before it begins.
+        streams: The open ones, and which thread reads them; 0: one that does nothing else.
     """
 
     def __init__(self) -> None:
         self.forks: list[int] = []
+        self.streams: dict[Any, int] = {}
+        self._of_the_parent: list[object] = []
         self._calling: set[CodeType] = set()
         self._pid = os.getpid()
 
@@ -49,6 +56,11 @@ class ForkGate:
         """Decorate a function that looks at `forks` first, and then calls gRPC: a fork waits until no other thread is in it."""
         self._calling.add(function.__code__)
         return function
+
+    def enter(self, deadline: float) -> None:
+        """Wait until no other thread is about to fork. For `wait`'s errors see there."""
+        while self.forks and self.wait(deadline):
+            pass
 
     def wait(self, deadline: float) -> bool:
         """Wait for the forks of other threads, by `_clock.monotonic` until the deadline; return whether to look at `forks` again.
@@ -76,6 +88,22 @@ class ForkGate:
         deadline = time.monotonic() + LONGEST_WAIT
         while self.others_call(me) and time.monotonic() < deadline:
             time.sleep(LOOK)
+        self._end_streams(me, deadline)
+
+    def _end_streams(self, me: int, deadline: float) -> None:
+        streams = list(self.streams.copy())
+        if not streams:
+            return
+        # on another thread, which may hang: an interrupt can have left a lock of gRPC's taken
+        ending = threading.Thread(target=lambda: [stream.cancel() for stream in streams], name="rota-etcd-end", daemon=True)
+        with suppress(RuntimeError):  # no thread can be started now
+            ending.start()
+        # not for one that this thread reads, in whose middle the handler of a signal forks
+        while ending.is_alive() or any(reader != me for reader in self.streams.copy().values()):
+            if time.monotonic() >= deadline:
+                self.streams.clear()  # those whose readers were interrupted: they cost one fork its time
+                return
+            time.sleep(LOOK)
 
     def others_call(self, me: int) -> bool:
         """Whether another thread than this is in the middle of a call."""
@@ -102,6 +130,8 @@ class ForkGate:
     def in_child(self) -> None:
         """Begin with nothing."""
         self.forks.clear()
+        self._of_the_parent.extend(self.streams)  # not let go of: gRPC's threads are not here to do it
+        self.streams.clear()
         self._pid = os.getpid()
 
 

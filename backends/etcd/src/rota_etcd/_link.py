@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 import grpc
@@ -240,7 +241,7 @@ class Link:
         answers: dict[int, int] = {}
 
         def ask(at: int, left: float, metadata: Metadata) -> None:
-            asked = self._open_stream(at, metadata).ask([each for each in ids if each not in answers])
+            asked = self._open_stream(at, metadata, monotonic() + left).ask([each for each in ids if each not in answers])
             try:
                 if not asked.wait(left):
                     self._end_stream()  # what hangs is not asked again
@@ -264,7 +265,7 @@ class Link:
         opened = self._stream
         if opened is not None and opened[1].error is None and opened[0] is self.endpoints.channel(self.at):
             return opened[1]
-        return self._open_stream(self.at, self._metadata(False, self.at, deadline - monotonic()))
+        return self._open_stream(self.at, self._metadata(False, self.at, deadline - monotonic()), deadline)
 
     @property
     def stream(self) -> int:
@@ -272,7 +273,7 @@ class Link:
         stream = self._stream
         return self._streams if stream is not None and stream[1].error is None else 0
 
-    def _open_stream(self, at: int, metadata: Metadata) -> Stream:
+    def _open_stream(self, at: int, metadata: Metadata, deadline: float) -> Stream:
         channel = self.endpoints.channel(at)
         with self._stream_lock:
             if self._stream is not None:
@@ -280,7 +281,7 @@ class Link:
                 if its_channel is channel and stream.error is None:
                     return stream
                 stream.end()
-            stream = Stream(self._stub(at, _wire.KeepAlive), metadata)
+            stream = Stream(partial(self._begin, _wire.KeepAlive, at, deadline, 0), metadata)
             self._stream = channel, stream
             self._streams += 1
         if self.closed:  # perhaps meanwhile, so that it did not find this one
@@ -305,7 +306,7 @@ class Link:
             ended.wait()  # the end of the requests would end the watch
 
         def watch(at: int, left: float, metadata: Metadata) -> bool:
-            call = self._stub(at, _wire.Watch)(requests(), max(0.001, deadline - monotonic()), metadata)
+            call = self._begin(_wire.Watch, at, deadline, get_ident(), requests(), max(0.001, deadline - monotonic()), metadata)
             try:
                 for response in call:
                     if response.canceled or any(event.type == _wire.DELETE for event in response.events):
@@ -315,6 +316,7 @@ class Link:
                     raise
             finally:
                 call.cancel()
+                gate.streams.pop(call, None)
             return False
 
         try:
@@ -370,10 +372,17 @@ class Link:
     def _ask(self, request: Any, at: int, left: float, metadata: Metadata) -> Any:
         if gate.forks:
             deadline = monotonic() + left
-            while gate.forks and gate.wait(deadline):
-                pass
+            gate.enter(deadline)
             left = deadline - monotonic()
         return self._stub(at, type(request))(request, max(0.001, left), metadata)
+
+    @gate.calls
+    def _begin(self, kind: type[Any], at: int, deadline: float, reader: int, *call: Any) -> Any:
+        """Begin a stream; whoever reads it to its end takes it out of the gate's."""
+        gate.enter(deadline)
+        stream: Any = self._stub(at, kind)(*call)
+        gate.streams[stream] = reader
+        return stream
 
     def _metadata(self, fresh: bool, at: int, left: float) -> Metadata:
         return self.endpoints.metadata(fresh, partial(self._login, at, left))
@@ -419,6 +428,8 @@ class Link:
                         raise ConfigurationError(f"etcd refuses the credentials: {details}") from error
                     fresh = True
                     continue
+                if code == _Code.CANCELLED and "locally" in lowered:
+                    continue  # a stream was ended, for a fork or since it hung: the same again
                 unapplied = not sent or not writes or any(sign in lowered for sign in _NOT_APPLIED)
                 if code == _Code.DEADLINE_EXCEEDED:
                     self._leave(at, deadline - left)

@@ -13,6 +13,7 @@ import grpc
 from rota.errors import Unavailable
 
 from . import _wire
+from ._fork_gate import gate
 
 
 class Broken(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
@@ -81,7 +82,12 @@ class Stream:
         self.error: grpc.RpcError | None = None
         try:
             self._call = stub(iter(self._requests.get, None), None, metadata)
-            threading.Thread(target=self._read, name="rota-etcd-keepalive", daemon=True).start()
+            try:
+                threading.Thread(target=self._read, name="rota-etcd-keepalive", daemon=True).start()
+            except BaseException:
+                self._call.cancel()
+                gate.streams.pop(self._call, None)
+                raise
         except RuntimeError as error:
             raise Unavailable(f"leases can't be renewed: {error}") from error  # no thread can be started now
 
@@ -111,6 +117,7 @@ class Stream:
                 self._answer(response.ID, response.TTL)
         except grpc.RpcError as broken:
             error = broken
+        gate.streams.pop(self._call, None)
         with self._lock:
             self.error = error
             left = dict.fromkeys(made for _, made in self._asked)
