@@ -348,6 +348,19 @@ def test_a_refused_claim_leaves_nothing_behind_on_a_lease_that_others_leave(
     assert refused.owner not in left[0].grants
 
 
+def test_an_etcd_that_takes_few_operations_at_once_is_asked_for_fewer_names_at_once(name: str, driver_for: Drivers, lease: Claims) -> None:
+    """L3: a server that was started with --max-txn-ops below its default."""
+    with Etcd(max_txn_ops="16") as server:
+        driver, claims = driver_for(server.url(SHARED)), [lease(f"{name}-{number}") for number in range(20)]
+        before = win(driver, claims)
+        assert renew(driver, *claims) == [True] * 20
+        for claim in claims:
+            driver._leases.of(claim.owner).doubtful = True  # type: ignore[union-attr]
+        assert renew(driver, *claims) == [True] * 20
+        assert not before & {lease_of(server, claim) for claim in claims}
+        assert renew(driver, *claims) == [True] * 20
+
+
 def test_a_claim_that_is_overtaken_by_the_close_is_no_grant_without_a_key(etcd: Etcd, name: str, driver: EtcdDriver, lease: Claims) -> None:
     """L1: closing revokes what waits for the next claim, which has just taken it."""
     first, late = lease(name), lease(f"{name}-2")

@@ -22,7 +22,7 @@ from typing import Any
 
 from rota.backend import Claim, Renewal
 from rota.duration import SECOND
-from rota.errors import Unavailable
+from rota.errors import ConfigurationError, Unavailable
 
 from . import _wire
 from ._clock import monotonic
@@ -70,6 +70,7 @@ class SharedLeases(Leases):
 
     def __init__(self, link: Link, keys: Keys) -> None:
         self._keys = keys
+        self._most = ROOM  # how many names one transaction can have
         super().__init__(link)
 
     # -- coming and going
@@ -232,7 +233,7 @@ class SharedLeases(Leases):
     def _check(self, grants: dict[str, Grant], deadline: float) -> set[str]:
         """Return the owners of those whose keys are as they were written."""
         held = set[str]()
-        for some in _parts(grants):
+        for some in _parts(grants, self._most):
             request, look = _wire.Txn(), _wire.Txn()
             for grant in some.values():
                 key = self._key(grant)
@@ -240,7 +241,13 @@ class SharedLeases(Leases):
                 look.success.add().request_range.key = key
             # one key is read, too: without that etcd would compare what this member knows, which may lag behind
             request.success.append(look.success[0])
-            if self._link.call(request, deadline).succeeded:
+            try:
+                is_all = self._link.call(request, deadline).succeeded
+            except ConfigurationError as error:
+                self._take_fewer(len(some), error)
+                held |= self._check(some, deadline)
+                continue
+            if is_all:
                 held.update(some)
             else:
                 found = _found(some, self._link.call(look, deadline))
@@ -254,7 +261,7 @@ class SharedLeases(Leases):
             Unavailable: Some may be there, and some not: it can be done again.
         """
         moved = set[str]()
-        for part in _parts(grants):
+        for part in _parts(grants, self._most):
             left = {owner: grant.written for owner, grant in part.items()}
             other = self.make(lease.asked * SECOND, deadline)
             while left:
@@ -272,6 +279,10 @@ class SharedLeases(Leases):
                     response = self._link.call(request, deadline, writes=True)
                 except BaseException as error:
                     other.doubtful = True
+                    if isinstance(error, ConfigurationError):
+                        self._take_fewer(len(there), error)
+                        moved |= self._move(lease, {owner: part[owner] for owner in left}, deadline)
+                        break
                     if isinstance(error, Refusal):
                         raise Unavailable(f"the etcd lease that grants were to move to is not there: {error}") from error
                     raise
@@ -302,14 +313,20 @@ class SharedLeases(Leases):
         self._move(lease, grants, deadline)
         self.revoke(lease.id, deadline)
 
+    def _take_fewer(self, names: int, error: ConfigurationError) -> None:
+        """Take at the most half as many names from now on, if that is what is wrong (``--max-txn-ops``)."""
+        if "too many operations" not in str(error) or names == 1:
+            raise error
+        self._most = min(self._most, names // 2)
+
     def _key(self, grant: Grant) -> bytes:
         return self._keys.leases + grant.name.encode()
 
 
-def _parts(grants: dict[str, Grant]) -> Iterator[dict[str, Grant]]:
+def _parts(grants: dict[str, Grant], most: int) -> Iterator[dict[str, Grant]]:
     """Return them in parts that one transaction can hold: where many claims came at once, there are more than `ROOM`."""
     left = iter(grants.items())
-    while some := dict(islice(left, ROOM)):
+    while some := dict(islice(left, most)):
         yield some
 
 
