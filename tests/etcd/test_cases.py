@@ -285,6 +285,7 @@ print(ended)
 """
 
 
+@pytest.mark.by_the_clock  # a call that stands still for longer than a fork waits is told of by gRPC
 def test_dv23_children_of_a_process_whose_threads_use_the_client_use_it_too(etcd: Etcd, name: str) -> None:
     """L10: a third of them was aborted inside gRPC, whose threads polled for the parent's streams."""
     ended = subprocess.run([sys.executable, "-c", FORKS, etcd.url(), name], capture_output=True, text=True, timeout=60, check=False)

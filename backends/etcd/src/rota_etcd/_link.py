@@ -21,6 +21,7 @@ from rota.errors import ConfigurationError, OutcomeUnknown, RotaError, Unavailab
 
 from . import _wire
 from ._clock import monotonic
+from ._files import files
 from ._fork_gate import gate
 from ._stream import Broken, Round, Stream
 from ._url import Settings
@@ -149,9 +150,7 @@ class OwnEndpoints:
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if not self._settings.tls:
             return grpc.insecure_channel(target, CHANNEL)
-        ca, key, cert = (_file(path) for path in (self._settings.cacert or _system_ca(), self._settings.key, self._settings.cert))
-        _check_files(self._settings)
-        return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), CHANNEL)
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(*files(self._settings)), CHANNEL)
 
     def metadata(self, fresh: bool, login: Callable[[Any], Any]) -> Metadata:
         """As `Endpoints.metadata`."""
@@ -466,37 +465,3 @@ def _check(code: grpc.StatusCode, details: str, error: grpc.RpcError) -> None:
         raise ConfigurationError(f"etcd: {details}{hint}") from error
     if code in (_Code.NOT_FOUND, _Code.FAILED_PRECONDITION, _Code.ALREADY_EXISTS, _Code.OUT_OF_RANGE):
         raise Refusal(code, details) from error
-
-
-def _file(path: str) -> bytes | None:
-    if not path:
-        return None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigurationError(f"{path} can't be read: {error.strerror}") from error
-
-
-def _check_files(settings: Settings) -> None:
-    """Refuse files that hold something else, which gRPC would take for a member that can't be reached."""
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        if settings.cacert:
-            context.load_verify_locations(settings.cacert)
-    except ssl.SSLError as error:
-        raise ConfigurationError(f"{settings.cacert} holds no certificate in PEM form") from error
-    try:
-        if settings.cert:
-            context.load_cert_chain(settings.cert, settings.key, password="")
-    except ssl.SSLError as error:
-        raise ConfigurationError(f"{settings.cert} and {settings.key} are no certificate and its key in PEM form, unencrypted") from error
-
-
-def _system_ca() -> str:
-    """Return the file of the certificates that this system trusts; gRPC's own list is another one."""
-    import ssl
-
-    return ssl.get_default_verify_paths().cafile or ""
