@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import ssl
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,8 +15,9 @@ import pytest
 import rota
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl, make_digest_acl_credential
-from rota import ConfigurationError, Unavailable
+from rota import ConfigurationError, RotaError, Unavailable
 from rota.cli import main
+from rota_zookeeper import _handler
 from servers import HOST, PASSWORD, ZooKeeper, free_port
 
 SECRET = "s3cr=t/%@"
@@ -182,6 +184,37 @@ def test_sasl_lets_its_user_in_and_nobody_with_a_wrong_password(connect: Any, na
         for _ in range(2):
             with pytest.raises(ConfigurationError, match="password"):
                 client.try_lease(name)
+
+
+def test_who_asks_while_a_client_ends_for_a_wrong_password_is_told_as_well(connect: Any, name: str, until: Any, monkeypatch: Any) -> None:
+    """F2: it waits for a client that has given up, and whose thread is about to end."""
+    may_end, connect_loop = threading.Event(), _handler.Connection._connect_loop
+
+    def ends_late(connection: Any, retry: Any) -> object:
+        ended = connect_loop(connection, retry)
+        may_end.wait(20)
+        return ended
+
+    monkeypatch.setattr(_handler.Connection, "_connect_loop", ends_late)
+    with ZooKeeper(sasl=True) as server:
+        client, told = connect(server.url("/sasl", user="rota:wrong", options="auth=sasl")), list[str]()
+        link = client.driver.verbs.link
+
+        def ask() -> None:
+            try:
+                client.try_lease(name)
+            except RotaError as error:
+                told.append(type(error).__name__)
+
+        ask()
+        while link._refused is not None:  # where a request was refused, too, the next one is told as well
+            ask()
+        waiting, late = len(link._arrivals), threading.Thread(target=ask)
+        late.start()
+        until(lambda: len(link._arrivals) > waiting)
+        may_end.set()
+        late.join()
+    assert set(told) == {"ConfigurationError"}
 
 
 def test_tls_is_verified_unless_that_is_switched_off(connect: Any, name: str, until: Any) -> None:

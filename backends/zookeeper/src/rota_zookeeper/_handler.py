@@ -80,6 +80,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         are_requests: Says whether any wait to be sent.
         are_unanswered: Says whether any were sent that are not answered yet.
         patience: How long the server may leave them so without a word, seconds.
+        is_over: Whether one of its threads has ended, or is about to.
+        at_end: Called when that has come.
     """
 
     queue_impl = Queue
@@ -91,14 +93,22 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self.are_requests: Callable[[], object] = lambda: False
         self.are_unanswered: Callable[[], object] = lambda: False
         self.patience = float("inf")
+        self.is_over = False
+        self.at_end: Callable[[], object] = lambda: None
         self._silent_since: float | None = None
-        self.threads: list[threading.Thread] = []
         self.refusal: Exception | None = None
         self._log = log
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                func(*args, **kwargs)
+            finally:
+                self.is_over = True
+                self.at_end()
+
         try:
-            thread: threading.Thread = super().spawn(func, *args, **kwargs)
+            thread: threading.Thread = super().spawn(run)
         except RuntimeError as error:
             if "new thread" in str(error):
                 raise Unavailable(f"no connection: {error}") from error
@@ -107,7 +117,6 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
                 raise error.__context__ from None
             raise
         thread.name = f"kazoo-{thread.name}"
-        self.threads.append(thread)
         return thread
 
     def end(self) -> None:

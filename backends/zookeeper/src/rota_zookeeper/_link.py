@@ -165,7 +165,7 @@ class Link:
             arrival = client.handler.async_result()
             self._arrivals.append(arrival)
         client = self._client  # by now perhaps another one
-        if self._closed or (client is not None and client.connected):
+        if self._closed or (client is not None and (client.connected or client.handler.is_over)):
             self._tell()
         return arrival
 
@@ -175,7 +175,7 @@ class Link:
         The latter matters where servers were wiped, or restored from an older copy: they refuse a client that has seen a later transaction
         than they have, for as long as it says so.
         """
-        if not all(thread.is_alive() for thread in client.handler.threads):
+        if client.handler.is_over:
             return True
         away = time.monotonic() - self._gone_at
         return bool(client.last_zxid) and not client.connected and away > 1.5 * self.place.options["timeout"]
@@ -211,6 +211,8 @@ class Link:
             if state != KazooState.SUSPENDED:
                 self._tell()
 
+        # of the last state, which is as good as the one before, kazoo says nothing: who comes between them would wait in vain
+        handler.at_end = lambda: self._tell() if self._client is client else None
         client.add_listener(listen)
         try:
             client.start_async()
