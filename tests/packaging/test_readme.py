@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from servers import as_user
 
 pytestmark = pytest.mark.clone
 
@@ -27,15 +28,11 @@ class Place(NamedTuple):
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command line of the README there. Output is kept apart, and shown by pytest where the test fails."""
-        # `None` leaves ids alone; naming one's own would need root, too.
-        other = self.user.pw_uid != os.geteuid()
+        shell, other = ["sh", "-c", command], self.user.pw_uid != os.geteuid()
         result = subprocess.run(
-            ["sh", "-c", command],
+            as_user(str(self.user.pw_uid), str(self.user.pw_gid), shell) if other else shell,
             cwd=self.copy,
             env=self.environment,
-            user=self.user.pw_uid if other else None,
-            group=self.user.pw_gid if other else None,
-            extra_groups=[] if other else None,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -82,10 +79,7 @@ def python_for(user: pwd.struct_passwd, base_python: str) -> str:
     for candidate in (base_python, "/usr/bin/python3"):
         try:
             version = subprocess.run(
-                [candidate, "-I", "-c", "import sys; print(sys.version_info >= (3, 11))"],
-                user=user.pw_uid,
-                group=user.pw_gid,
-                extra_groups=[],
+                as_user(str(user.pw_uid), str(user.pw_gid), [candidate, "-I", "-c", "import sys; print(sys.version_info >= (3, 11))"]),
                 cwd="/",
                 capture_output=True,
                 check=True,

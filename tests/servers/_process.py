@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, ClassVar, Self, TypeVar
 
@@ -129,7 +129,7 @@ class Process:
         self.folder = Path(tempfile.mkdtemp(prefix=f"rota-{self.name.lower().replace(' ', '-')}-"))
         self.folder.chmod(0o755)
         self._process: subprocess.Popen[bytes] | None = None
-        if self._as_user():
+        if self._is_other_user():
             shutil.chown(self.folder, self.user, self.user)
 
     # -- what a server says of itself
@@ -168,7 +168,7 @@ class Process:
             command = ["setpriv", "--pdeathsig", self.stop_signal.name[3:], "--", *command]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._as_user()
+                self._as_user(command), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         _running.add(self)
         if wait:
@@ -267,14 +267,13 @@ class Process:
     def run(self, *command: str, seconds: float = 60.0) -> str:
         """Run a tool of the server as its user; return what it printed."""
         result = subprocess.run(
-            command,
+            self._as_user(command),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=seconds,
             check=False,
-            **self._as_user(),
         )
         if result.returncode:
             raise ServerError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
@@ -285,12 +284,15 @@ class Process:
         path = self.folder / name
         path.write_text(text)
         path.chmod(mode)
-        if self._as_user():
+        if self._is_other_user():
             shutil.chown(path, self.user, self.user)
         return path
 
-    def _as_user(self) -> dict[str, object]:
-        return {"user": self.user, "group": self.user, "extra_groups": []} if self.user is not None and os.geteuid() == 0 else {}
+    def _is_other_user(self) -> bool:
+        return self.user is not None and os.geteuid() == 0
+
+    def _as_user(self, command: Sequence[str]) -> Sequence[str]:
+        return as_user(self.user, self.user, command) if self.user is not None and self._is_other_user() else command
 
     def _signal(self, pids: list[int], number: int) -> None:
         for pid in pids:
@@ -311,3 +313,12 @@ def _remove_all() -> None:
     if os.getpid() == _owner:  # not in a child that forked and left by the front door
         for server in running():
             server.remove()
+
+
+def as_user(user: str, group: str, command: Sequence[str]) -> list[str]:
+    """Return the command that carries out another one as this user, by names or numbers; only root may.
+
+    `subprocess` itself would fork for that, where it else does as vfork; and a child of a process that has used gRPC may be aborted
+    before it executes anything, by gRPC's own threads, which its handlers of forks start anew there.
+    """
+    return ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--", *command]
