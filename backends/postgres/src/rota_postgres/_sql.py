@@ -16,7 +16,7 @@ from rota.duration import DAY
 from ._wire import COLUMNS, statement
 
 #: In the functions' names; it grows with what they do, so that clients of two versions can go on side by side.
-VERSION = 4
+VERSION = 5
 #: The functions and the types of their parameters, which are the fields of the requests.
 FUNCTIONS = {
     "lease": "text text text text span time span",

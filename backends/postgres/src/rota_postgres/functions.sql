@@ -3,7 +3,8 @@
 -- return what the rules need to say the same: the store's time, whether they changed the record, and the record found.
 --
 -- {table}, {function} and {clock} are filled in by _sql.py; parameters are the fields of the request (rota.backend), in their order.
--- Under READ COMMITTED every statement in here sees what was committed when it began.
+-- Under READ COMMITTED every statement in here sees what was committed when it began. So a claim reads the clock in the statement that
+-- looks at the record (in a subquery, so that it is read once): a grant is never older than the settlement that it follows.
 --
 -- What costs is not the work but setting it up, by every call anew: a statement pays for each column and parameter that it names, and each
 -- expression outside of one for itself. So what is asked of the row is asked by the statement that reads it, rows are read as one value,
@@ -17,11 +18,13 @@ ELSIF FOUND THEN
         RAISE read_only_sql_transaction USING MESSAGE = 'rota: this server is read-only';
       END IF;
       RETURN seen;
-    ELSIF now > _apply_until OR now < _not_before OR now >= _late_from THEN
-      seen.now := now;
-      seen.done := false;
-      RETURN seen;
     ELSE
+      now := {clock};
+      IF now > _apply_until OR now < _not_before OR now >= _late_from THEN
+        seen.now := now;
+        seen.done := false;
+        RETURN seen;
+      END IF;
       INSERT INTO {table} (name, token, keep_until) VALUES (_name, 0, 'epoch') ON CONFLICT DO NOTHING; -- token 0: there was none
       made := FOUND;
     END IF;
@@ -45,7 +48,6 @@ DECLARE
   _late_from timestamptz;
 BEGIN
   LOOP
-    now := {clock};
     -- a refused claim only looks: it locks nothing, writes nothing and waits for nobody
     SELECT now, (
         r.owner = _owner OR r.last_owner = _owner -- L7, L4: mine, finished
@@ -53,13 +55,14 @@ BEGIN
         OR r.kind NOT IN ('', _kind) -- W8: mismatch
         OR r.owner <> '' AND r.expires_at > now -- L1: busy
       ) IS NOT TRUE AS done, r AS before, r.ctid AS place, r.xmin AS version
-    INTO seen FROM {table} AS r WHERE r.name = _name;
+    INTO seen FROM (SELECT {clock} AS now) AS clock, {table} AS r WHERE r.name = _name;
     IF seen.done THEN
       -- what was looked at is changed if it is that still; else the next look says what it is now
       UPDATE {table} AS r SET
-        kind = _kind, label = _label, granted_at = now, owner = _owner, expires_at = now + _ttl, attempts = 1, outcome = 'pending',
-        token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
-        keep_until = now + _ttl + _retention -- R1
+        kind = _kind, label = _label, granted_at = seen.now, owner = _owner, expires_at = seen.now + _ttl, attempts = 1,
+        outcome = 'pending',
+        token = greatest(r.token + 1, (extract(epoch FROM seen.now) * 1000000)::bigint), -- L2
+        keep_until = seen.now + _ttl + _retention -- R1
       WHERE r.ctid = seen.place AND r.xmin = seen.version;
       EXIT WHEN FOUND;
     {otherwise}
@@ -75,7 +78,6 @@ DECLARE
   made boolean;
 BEGIN
   LOOP
-    now := {clock};
     SELECT now, (
         r.owner = _owner OR r.last_owner = _owner -- L7, L4: mine, finished
         OR now > _apply_until -- L7: stale
@@ -84,15 +86,15 @@ BEGIN
         OR r.owner <> '' AND r.expires_at > now -- L1: busy
         OR now >= _late_from -- W6: late
       ) IS NOT TRUE AS done, r AS before, r.ctid AS place, r.xmin AS version
-    INTO seen FROM {table} AS r WHERE r.name = _name;
+    INTO seen FROM (SELECT {clock} AS now) AS clock, {table} AS r WHERE r.name = _name;
     IF seen.done THEN
       UPDATE {table} AS r SET
-        kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
+        kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = seen.now,
         slot_start = _start, slot_end = _end,
-        token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
-        owner = _owner, expires_at = now + _ttl, prior_mark = NULL, outcome = 'pending',
+        token = greatest(r.token + 1, (extract(epoch FROM seen.now) * 1000000)::bigint), -- L2
+        owner = _owner, expires_at = seen.now + _ttl, prior_mark = NULL, outcome = 'pending',
         attempts = CASE WHEN r.slot_start = _start THEN r.attempts + 1 ELSE 1 END, -- W3c
-        keep_until = greatest(coalesce(_end, _start), now + _ttl) + _retention -- R1
+        keep_until = greatest(coalesce(_end, _start), seen.now + _ttl) + _retention -- R1
       WHERE r.ctid = seen.place AND r.xmin = seen.version;
       EXIT WHEN FOUND;
     {otherwise}
@@ -109,7 +111,6 @@ DECLARE
   made boolean;
 BEGIN
   LOOP
-    now := {clock};
     SELECT now, (
         r.owner = _owner OR r.last_owner = _owner -- L7, L4: mine, finished
         OR now > _apply_until -- L7: stale
@@ -121,37 +122,37 @@ BEGIN
         OR now >= _late_from AND (r.slot_start = _start AND _most > 0 AND r.attempts >= _most) IS NOT TRUE
       ) IS NOT TRUE AS done, r AS before, r.ctid AS place, r.xmin AS version, r.mark, r.attempts,
       CASE _kind WHEN 'window' THEN r.slot_start = _start ELSE now < r.slot_end AND r.mark IS DISTINCT FROM r.slot_start END AS again
-    INTO seen FROM {table} AS r WHERE r.name = _name;
+    INTO seen FROM (SELECT {clock} AS now) AS clock, {table} AS r WHERE r.name = _name;
     IF seen.done THEN
       IF _kind = 'rolling' THEN
-        _start := greatest(now, seen.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
+        _start := greatest(seen.now, seen.mark + interval '1 microsecond'); -- a clock that went back: not one start twice
         _end := _start + _period;
       END IF;
       IF _most > 0 AND seen.again AND seen.attempts >= _most THEN -- W3c: its last attempt ran out
-        UPDATE {table} AS r SET mark = r.slot_start, outcome = 'gave up', settled_at = now
+        UPDATE {table} AS r SET mark = r.slot_start, outcome = 'gave up', settled_at = seen.now
         WHERE r.ctid = seen.place AND r.xmin = seen.version;
       ELSIF _seal THEN
         UPDATE {table} AS r SET
-          kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
+          kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = seen.now,
           slot_start = _start, slot_end = _end,
-          token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
+          token = greatest(r.token + 1, (extract(epoch FROM seen.now) * 1000000)::bigint), -- L2
           owner = CASE WHEN _overlap THEN '' ELSE _owner END, -- W4
-          expires_at = CASE WHEN _overlap THEN 'epoch' ELSE now + _ttl END,
+          expires_at = CASE WHEN _overlap THEN 'epoch' ELSE seen.now + _ttl END,
           last_owner = CASE WHEN _overlap THEN _owner ELSE r.last_owner END,
           last_result = CASE WHEN _overlap THEN 'overlap' ELSE r.last_result END,
           last_expired = r.last_expired AND NOT _overlap,
           mark = _start, prior_mark = r.mark, outcome = 'sealed', -- W3b
           attempts = CASE WHEN seen.again THEN r.attempts + 1 ELSE 1 END, -- W3c
-          keep_until = greatest(coalesce(_end, _start), now, CASE WHEN NOT _overlap THEN now + _ttl END) + _retention -- R1
+          keep_until = greatest(coalesce(_end, _start), seen.now, CASE WHEN NOT _overlap THEN seen.now + _ttl END) + _retention -- R1
         WHERE r.ctid = seen.place AND r.xmin = seen.version;
       ELSE
         UPDATE {table} AS r SET
-          kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = now,
+          kind = _kind, schedule = _schedule, zone_data = _zone_data, label = _label, granted_at = seen.now,
           slot_start = _start, slot_end = _end,
-          token = greatest(r.token + 1, (extract(epoch FROM now) * 1000000)::bigint), -- L2
-          owner = _owner, expires_at = now + _ttl, prior_mark = NULL, outcome = 'pending',
+          token = greatest(r.token + 1, (extract(epoch FROM seen.now) * 1000000)::bigint), -- L2
+          owner = _owner, expires_at = seen.now + _ttl, prior_mark = NULL, outcome = 'pending',
           attempts = CASE WHEN seen.again THEN r.attempts + 1 ELSE 1 END, -- W3c
-          keep_until = greatest(coalesce(_end, _start), now + _ttl) + _retention -- R1
+          keep_until = greatest(coalesce(_end, _start), seen.now + _ttl) + _retention -- R1
         WHERE r.ctid = seen.place AND r.xmin = seen.version;
       END IF;
       EXIT WHEN FOUND;
