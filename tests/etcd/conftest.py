@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import rota
 from rota.backend import LEASE, WINDOW, Claim
 from rota.duration import DAY, HOUR, SECOND
+from rota.errors import Unavailable
 from rota_etcd import EtcdBackend, EtcdDriver
 
 #: The timeout of a client of tests that are not about time, seconds: a machine that stands still for a while is no outage.
@@ -69,3 +72,33 @@ def slot(lease: Callable[..., Claim]) -> Callable[..., Claim]:
         return lease(name, kind=WINDOW, schedule="every 1h", slot_start=start, slot_end=start + HOUR, not_before=start)._replace(**changes)
 
     return make
+
+
+@pytest.fixture
+def requests_of() -> Callable[[EtcdDriver], Counter[str]]:
+    """Count what a driver sends from here on, by the names of the messages."""
+
+    def count(driver: EtcdDriver) -> Counter[str]:
+        sent, stub = Counter[str](), driver.link._stub
+
+        def counted(at: int, kind: type[Any]) -> Any:
+            sent["TxnRequest" if kind is bytes else kind.DESCRIPTOR.name] += 1
+            return stub(at, kind)
+
+        driver.link._stub = counted
+        return sent
+
+    return count
+
+
+@pytest.fixture
+def is_answered() -> Callable[[EtcdDriver], bool]:
+    """Whether a driver has an answer of its store."""
+
+    def ask(driver: EtcdDriver) -> bool:
+        try:
+            return driver.read("x", 1.0) is not None
+        except Unavailable:
+            return False
+
+    return ask

@@ -20,6 +20,7 @@ from servers import Etcd, wait_until
 
 Drivers = Callable[[str], EtcdDriver]
 Claims = Callable[..., Claim]
+Requests = Callable[[EtcdDriver], Counter[str]]
 
 
 def won(driver: EtcdDriver, claim: Claim) -> int:
@@ -34,25 +35,13 @@ def end(driver: EtcdDriver, claim: Claim, result: str = RELEASED) -> bool:
     return driver.settle(Settlement(claim.name, claim.owner, result, DAY), 5.0).applied
 
 
-def requests(driver: EtcdDriver) -> Counter[str]:
-    """Count what a driver sends from here on."""
-    sent, stub = Counter[str](), driver.link._stub
-
-    def counted(at: int, kind: type[Any]) -> Any:
-        sent["TxnRequest" if kind is bytes else kind.DESCRIPTOR.name] += 1
-        return stub(at, kind)
-
-    driver.link._stub = counted  # type: ignore[method-assign]
-    return sent
-
-
 def test_a_claim_takes_over_the_lease_of_the_grant_before_and_costs_one_request(
-    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, requests_of: Requests
 ) -> None:
     driver = driver_for(etcd.url())
     for each in (name, f"{name}-2"):  # from now on this driver knows both records
         assert end(driver, claim) if won(driver, claim := lease(each)) else False
-    sent, ids = requests(driver), set()
+    sent, ids = requests_of(driver), set()
     for number in range(20):
         claim = lease(name if number % 2 else f"{name}-2")
         ids.add(won(driver, claim))
@@ -109,7 +98,9 @@ def test_a_lease_that_went_away_meanwhile_is_replaced(etcd: Etcd, name: str, dri
     assert list(driver.renew([Renewal(name, claim.owner, claim.ttl, DAY)], 5.0).held) == [True]
 
 
-def test_no_lease_is_taken_over_after_the_store_was_away(name: str, driver_for: Drivers, lease: Claims) -> None:
+def test_no_lease_is_taken_over_after_the_store_was_away(
+    name: str, driver_for: Drivers, lease: Claims, is_answered: Callable[[EtcdDriver], bool]
+) -> None:
     """It may have been restored from a snapshot in which that lease holds another name."""
     with Etcd() as server:
         driver, before = driver_for(server.url()), lease(name)
@@ -117,15 +108,8 @@ def test_no_lease_is_taken_over_after_the_store_was_away(name: str, driver_for: 
         assert end(driver, before)
         server.restart()
         wait_until(lambda: driver.link.stream == 0, what="the end of the stream")
-        wait_until(lambda: _is_answered(driver), what="an answer")
+        wait_until(lambda: is_answered(driver), what="an answer")
         assert won(driver, lease(name)) != number
-
-
-def _is_answered(driver: EtcdDriver) -> bool:
-    try:
-        return driver.read("x", 1.0) is not None
-    except Unavailable:
-        return False
 
 
 @pytest.mark.by_the_clock
