@@ -322,7 +322,7 @@ class Holding(Clauses):
         took = int((time.monotonic() - began) * SECOND)
         for told in (answer.now, busy.now, renewed.now, settled.now):
             if told is not None:  # it is carried where the store gives it
-                wide = 0 if told[0] == told[1] else took
+                wide = min(told[1] - told[0], took)
                 assert interval[0] - self.slack(face) <= told[0] <= told[1] <= later[1] + self.slack(face) + wide
         if face.capabilities.clock == "exact":
             assert None not in (answer.now, busy.now, renewed.now, settled.now)

@@ -98,11 +98,8 @@ class MemberClock:
             half = now + (deadline - now) / 2  # the rest is for what the time is wanted for
             self._alone(self._narrowing, deadline - now, lambda: self._narrow(half))
             now = monotonic()
-        low, high, at = self._known  # in one piece: another thread may be at it
-        if math.isinf(low):
-            return None
-        drift = DRIFT * (now - at) if now > at else 0.0
-        return int((now + low - drift) * 1e6), int((now + high + drift) * 1e6) + 1
+        low, high = self._bounds(now)
+        return None if math.isinf(low) else (int((now + low) * 1e6), int((now + high) * 1e6) + 1)
 
     @staticmethod
     def _alone(lock: Any, seconds: float, what: Callable[[], None]) -> None:
@@ -116,7 +113,7 @@ class MemberClock:
         return not math.isinf(self._known[0])
 
     def _bounds(self, now: float) -> tuple[float, float]:
-        low, high, at = self._known
+        low, high, at = self._known  # in one piece: another thread may be at it
         drift = DRIFT * max(0.0, now - at)
         return low - drift, high + drift
 

@@ -196,16 +196,9 @@ class Leases:
         """Whether a lease that is alive still holds what it held: the store was never away since, or the lease is no older than its key."""
         return lease.stream in (0, self._link.stream)
 
-    def kept_at(self, owner: str) -> float | None:
-        """Return when the record of a grant was written; None of one that is not known."""
-        lease = self._of.get(owner)
-        return None if lease is None else lease.kept_at
-
-    def keep(self, owner: str, now: float) -> None:
-        """Note that the record of a grant was written now."""
-        lease = self._of.get(owner)
-        if lease is not None:
-            lease.kept_at = now
+    def kept(self, owner: str) -> Lease | Grant | None:
+        """Return what holds `kept_at` of a grant; None of one that is not known."""
+        return self._of.get(owner)
 
     def know(self, owner: str, lease: int, stream: int) -> None:
         """Note that the lease of a grant was seen to hold its key while this stream was open."""

@@ -170,18 +170,8 @@ class SharedLeases(Leases):
         lease.is_spare = True
         self._spare.setdefault(lease.asked, deque(maxlen=SPARE)).append(lease)
 
-    def kept_at(self, owner: str) -> float | None:
-        """As `Leases.kept_at`."""
-        grant = self._grant(owner)
-        return None if grant is None else grant.kept_at
-
-    def keep(self, owner: str, now: float) -> None:
-        """As `Leases.keep`."""
-        grant = self._grant(owner)
-        if grant is not None:
-            grant.kept_at = now
-
-    def _grant(self, owner: str) -> Grant | None:
+    def kept(self, owner: str) -> Lease | Grant | None:
+        """As `Leases.kept`."""
         lease = self._of.get(owner)
         return None if lease is None else lease.grants.get(owner)
 

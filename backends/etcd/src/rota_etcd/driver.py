@@ -280,11 +280,12 @@ class EtcdDriver(Driver):
     def _keep_records(self, renewals: Sequence[Renewal], deadline: float) -> None:
         """Write the `keep_until` that follows from renewals (R1), which leave records alone, once a day. What fails is done next time."""
         now = monotonic()
-        old = [renewal for renewal in renewals if now - (self._leases.kept_at(renewal.owner) or now) > REWRITE]
-        for renewal in old[:REWRITES]:
+        kept = ((renewal, self._leases.kept(renewal.owner)) for renewal in renewals)
+        old = [(renewal, grant) for renewal, grant in kept if grant is not None and now - grant.kept_at > REWRITE]
+        for renewal, grant in old[:REWRITES]:
             with suppress(RotaError):
                 self._keep_record(renewal, deadline)
-                self._leases.keep(renewal.owner, now)
+                grant.kept_at = now
 
     def _keep_record(self, renewal: Renewal, deadline: float) -> None:
         self._decide(renewal.name, deadline, lambda record, now: (None, rules.renew(record, renewal, now[0])))
