@@ -55,6 +55,7 @@ class TestTwoRequests(rota.testing.Conformance):
     @contextlib.contextmanager
     def hang(self):
         os.kill(self.server.pid, signal.SIGSTOP)
+        os.waitpid(self.server.pid, os.WUNTRACED)
         try:
             yield
         finally:

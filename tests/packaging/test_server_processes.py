@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 
-from servers import read_line
+import pytest
+from servers import freeze, read_line
 
 
 def test_what_a_fast_process_says_after_a_line_that_was_read_is_not_lost() -> None:
@@ -16,3 +20,18 @@ def test_what_a_fast_process_says_after_a_line_that_was_read_is_not_lost() -> No
     assert read_line(process.stdout) == "ready\n"
     assert process.communicate() == ("done\n", None)
     assert process.returncode == 0
+
+
+def test_who_has_frozen_a_process_finds_that_it_stands_still_however_long_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine servers answered for tens of milliseconds after they were told to stop."""
+    kill = os.kill
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            monkeypatch.setattr(os, "kill", lambda *told: threading.Timer(0.3, kill, told).start())
+            freeze(process.pid)
+            monkeypatch.undo()
+            told = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG)
+            assert told is not None
+            assert told.si_status == signal.SIGSTOP
+        finally:
+            process.kill()

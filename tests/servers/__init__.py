@@ -3,7 +3,7 @@
 
 from ._etcd import Etcd, EtcdEnsemble, EtcdError, skew_program
 from ._postgres import ADMIN, DATABASE, PgBouncer, Postgres, RunningPostgres, add_user
-from ._process import HOST, NotInstalled, Process, ServerError, accepts, as_user, free_port, program, read_line, running, wait_until
+from ._process import HOST, NotInstalled, Process, ServerError, accepts, as_user, free_port, freeze, program, read_line, running, wait_until
 from ._redis import Redis, RedisCluster, RedisError, RedisFailover, RedisSentinel
 from ._zookeeper import PASSWORD, RunningZooKeeper, ZooKeeper, ZooKeeperEnsemble
 
@@ -33,6 +33,7 @@ __all__ = [
     "add_user",
     "as_user",
     "free_port",
+    "freeze",
     "program",
     "read_line",
     "running",

@@ -216,8 +216,8 @@ class Process:
     def pause(self) -> None:
         """SIGSTOP to it and its children: it takes bytes and answers nothing, like a hung server."""
         # the parent first, so that no child is born meanwhile
-        self._signal([self.pid], signal.SIGSTOP)
-        self._signal(self.pids()[1:], signal.SIGSTOP)
+        freeze(self.pid)
+        freeze(*self.pids()[1:])
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
@@ -298,6 +298,22 @@ class Process:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def freeze(*pids: int) -> None:
+    """SIGSTOP to processes, until they stand still: a busy machine lets the other threads go on until the one that is told has its turn."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(_stands_still(pid) for pid in pids), what="the processes stand still", every=0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether each of its threads is stopped, or has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended, or one of its threads
+        stats = [thread.joinpath("stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+        return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
+    return not Path(f"/proc/{pid}").exists()
 
 
 def running() -> list[Process]:
