@@ -31,7 +31,8 @@ BOUND, GOAL = 0.1, 0.02
 STEP = 0.005
 #: An answer counts as new for so long, seconds: a clock that was set is noticed within it.
 FRESH = 1.0
-#: After the member could not be asked, it is left alone for so long, seconds; and one try takes this long at most.
+#: After the member could not be asked, it is left alone for so long, seconds; and one try takes this long at most, unless it is made by
+#: whom nothing else helps.
 PAUSE, PATIENCE = 5.0, 0.5
 #: Less time than this is not worth a try, seconds.
 LEAST = 0.02
@@ -91,12 +92,16 @@ class MemberClock:
         """As `Clock.interval`."""
         now = monotonic()
         if now - self._asked_at > FRESH:
+            is_known = self._is_known()
+            # where nothing comes back, there is time left to find out that all but HTTP answers
+            share = max(SHARE, (deadline - now) / SHARES)
+            until = min(deadline, now + (share if sharp and not is_known else min(PATIENCE, share)))
             # whoever knows something goes on with that while another one asks
-            self._alone(self._asking, 0.0 if self._is_known() else deadline - now, lambda: self._refresh(deadline, sharp))
+            self._alone(self._asking, 0.0 if is_known else until - now, lambda: self._refresh(until, sharp))
             now = monotonic()
         if sharp:
             half = now + (deadline - now) / 2  # the rest is for what the time is wanted for
-            self._alone(self._narrowing, deadline - now, lambda: self._narrow(half))
+            self._alone(self._narrowing, half - now, lambda: self._narrow(half))
             now = monotonic()
         low, high = self._bounds(now)
         return None if math.isinf(low) else (int((now + low) * 1e6), int((now + high) * 1e6) + 1)
@@ -125,21 +130,24 @@ class MemberClock:
         now = monotonic()
         # who depends on the time, of which nothing is known, asks whatever befell the others: the member may be back
         if now - self._asked_at > FRESH and (now >= self._retry_at or (sharp and not self._is_known())):
-            # where nothing comes back, there is time left to find out that all but HTTP answers
-            self._ask(min(deadline, now + max(SHARE, (deadline - now) / SHARES)))
+            self._ask(deadline)
 
     def _narrow(self, deadline: float) -> None:
-        """Look out for the turn of a second: at most one second."""
+        """Look out for the turn of a second: at most one second, unless the member answers too late to tell it well."""
+        bound, goal = max(BOUND, 3 * self._round_trip), max(GOAL, 2 * self._round_trip)
         width = self._width()
-        if width <= max(BOUND, 3 * self._round_trip) or math.isinf(width):
+        if width <= bound or math.isinf(width):
             return
-        goal = max(GOAL, 2 * self._round_trip)
-        deadline = min(deadline, monotonic() + 1.5)
-        while self._width() > goal and (now := monotonic()) < deadline and now >= self._retry_at:
+        soon = min(deadline, monotonic() + 1.5)
+        while (width := self._width()) > goal:
+            now = monotonic()
+            if now >= (deadline if width > bound else soon) or now < self._retry_at:
+                break
             low, high = self._bounds(now)
             turn = math.floor(now + low) + 1 - high  # when the member's next second can begin at the earliest
             time.sleep(max(0.0, min(turn, deadline) - now))
-            self._ask(deadline)
+            now = monotonic()
+            self._ask(min(deadline, now + max(PATIENCE, (deadline - now) / SHARES)))
             if self._width() > goal:
                 time.sleep(STEP)
 
@@ -149,7 +157,7 @@ class MemberClock:
         if deadline - sent < LEAST:
             return  # no answer in so short a time says nothing of the member
         try:
-            second = self._date(min(PATIENCE, deadline - sent))
+            second = self._date(deadline - sent)
             received = monotonic()
         except (OSError, ValueError, http.client.HTTPException):
             self._retry_at = monotonic() + PAUSE
@@ -159,7 +167,7 @@ class MemberClock:
         if max(low, known_low) < min(high, known_high):
             low, high = max(low, known_low), min(high, known_high)
         self._known = low, high, received
-        self._asked_at = received
+        self._asked_at, self._retry_at = received, 0.0
         self._round_trip = min(self._round_trip, received - sent)
 
     def _date(self, timeout: float) -> int:
