@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -104,7 +108,44 @@ def test_a_server_that_is_down_is_unavailable_at_once_and_used_again_without_a_r
         assert began.seconds < 1.5
         assert isinstance(raised.value.__cause__, grpc.RpcError)
         server.start()
-        wait_until(lambda: client.try_lease(name, on_unavailable="skip").verdict != "unavailable", 5.0, "an answer")
+        wait_until(lambda: client.try_lease(name, on_unavailable="skip").verdict != "unavailable", what="an answer")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_server_that_stands_still_while_it_is_connected_to_is_waited_for_as_far_as_the_timeout_allows(
+    name: str, driver_for: Drivers, lease: Claims, requests_of: Callable[[EtcdDriver], Counter[str]], tls: bool
+) -> None:
+    """F1: as one that stands still while it is asked. gRPC gives a connection up after a second, and says the same of it for a while."""
+    with Etcd(tls=tls) as server:
+        driver = driver_for(server.url())
+        sent = requests_of(driver)
+        server.pause()
+        with ThreadPoolExecutor(1) as threads:
+            try:
+                claims = threads.submit(driver.claim, lease(name), 60.0)
+                wait_until(lambda: sum(sent.values()) > 10 or claims.done(), what="tries")
+                assert not claims.done(), "it gave up"
+            finally:
+                server.resume()
+            assert claims.result(60).verdict == WON
+
+
+def test_a_host_that_takes_no_connections_is_waited_for_as_well(
+    driver_for: Drivers, requests_of: Callable[[EtcdDriver], Counter[str]]
+) -> None:
+    with socket.create_server((HOST, 0), backlog=0) as server, contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as threads:
+        for _ in range(3):  # from here on the kernel drops what asks for another connection
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        driver = driver_for(f"etcd://{HOST}:{server.getsockname()[1]}")
+        sent = requests_of(driver)
+        reads = threads.submit(driver.read, "x", 60.0)
+        wait_until(lambda: sum(sent.values()) > 10 or reads.done(), what="tries")
+        assert not reads.done(), "it gave up"
+        driver.close()
+        with pytest.raises(Unavailable):
+            reads.result(60)
 
 
 def test_a_full_database_is_unavailable_and_nothing_else(name: str, driver_for: Drivers, lease: Claims) -> None:

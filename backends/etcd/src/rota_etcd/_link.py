@@ -34,7 +34,8 @@ HAS_LEADER: Metadata = (("hasleader", "true"),)
 LEAST, ROUND = 0.05, 0.05
 #: A channel on which a call was not answered is left for a new one if it had been open for so long, seconds: longer than connecting takes.
 SETTLED = 2.0
-#: How often all endpoints are tried at the most when none can be reached (one that answers "no leader" is asked until the deadline).
+#: How often all endpoints are tried at the most when none can be reached. One that answers "no leader", or that hangs while it is connected
+#: to, as it does while its machine stands still, may be back in a moment, and is asked until the deadline.
 ROUNDS = 2
 CHANNEL = (
     ("grpc.enable_retries", 0),
@@ -51,6 +52,8 @@ CHANNEL = (
 _Code = grpc.StatusCode
 #: Errors with which etcd refuses a call before it does anything. "server stopped" is none: what was proposed may be agreed on without it.
 _NOT_APPLIED = ("failed to connect", "no leader", "too many requests", "database space exceeded", "connection refused")
+#: As gRPC tells that connecting took too long: nothing came back of etcd, nothing of TCP, nothing of TLS.
+_HANGS = ("connection attempt timed out", "connect() timed out", "handshaker shutdown", "endpoint closing")
 _WRONG_TLS = ("certificate_verify_failed", "certificate required", "bad certificate", "wrong_version_number", "unknown ca", "unknown_ca")
 #: As gRPC tells of an alert that comes after a handshake of TLS 1.3, which is when a member refuses the client's certificate.
 _ALERT = "tsi_data_corrupted"
@@ -437,7 +440,7 @@ class Link:
                 tries += 1
                 if not unapplied:
                     raise OutcomeUnknown(f"etcd: {details or code}") from error
-                patient = "leader" in lowered or code == _Code.DEADLINE_EXCEEDED
+                patient = "leader" in lowered or code == _Code.DEADLINE_EXCEEDED or any(sign in lowered for sign in _HANGS)
                 connects += not patient
                 over = monotonic() + LEAST >= deadline
                 if over or connects >= ROUNDS * count:
