@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from servers import freeze, read_line
+from servers import free_port, freeze, read_line
 
 
 def test_what_a_fast_process_says_after_a_line_that_was_read_is_not_lost() -> None:
@@ -35,3 +35,14 @@ def test_who_has_frozen_a_process_finds_that_it_stands_still_however_long_that_t
             assert told.si_status == signal.SIGSTOP
         finally:
             process.kill()
+
+
+def test_two_workers_of_a_run_are_never_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is down keeps its port, and where nobody is to listen nobody does."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    given = []
+    for worker in ("gw0", "gw1", "gw2"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        given.append({free_port() % 3 for _ in range(20)})
+    assert [len(each) for each in given] == [1, 1, 1]
+    assert len(set.union(*given)) == 3

@@ -45,9 +45,13 @@ class NotInstalled(ServerError):
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on, never the same one twice."""
+    """Return a loopback port that nobody listens on, never the same one twice.
+
+    Nor do two workers of one run: where a server is down, or nobody is to listen, the other one's would answer.
+    """
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
     while True:
-        port = random.randrange(*PORTS)
+        port = random.randrange(PORTS[0] + int(worker[2:]), PORTS[1], int(workers))
         if port in _given:
             continue
         with socket.socket() as probe:
