@@ -27,6 +27,23 @@ from rota_etcd._clock import BOUND, FRESH, MemberClock, monotonic
 from servers import HOST, Etcd, free_port, skew_program, wait_until
 
 Drivers = Callable[[str], EtcdDriver]
+Clocks = Callable[[int], MemberClock]
+
+
+@pytest.fixture
+def clock_at() -> Iterator[Clocks]:
+    """Make the clock of a member that has asked nobody yet, by its port; its connection is closed with the test."""
+    made: list[MemberClock] = []
+
+    def make(port: int) -> MemberClock:
+        made.append(MemberClock(HOST, port, None))
+        made[-1]._round_trip = 0.02  # a slow first answer would be enough else to be content with little
+        return made[-1]
+
+    yield make
+    for clock in made:
+        for connection in clock._idle:
+            connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +53,9 @@ def skewed() -> Iterator[Etcd]:
 
 
 @pytest.mark.by_the_clock
-def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd, monkeypatch: pytest.MonkeyPatch, clock_at: Clocks) -> None:
     monkeypatch.setattr(_clock, "PATIENCE", 5.0)  # a member that is busy for half a second need not be noticed to have stepped
-    clock = MemberClock(HOST, skewed.port, None)
-    clock._round_trip = 0.02  # a slow first answer would be enough else to be content with little
+    clock = clock_at(skewed.port)
     for offset in (0, -7, 3600):
         skewed.skew(offset)
         for again in range(30):
@@ -55,8 +71,8 @@ def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd, monk
 
 
 @pytest.mark.by_the_clock
-def test_a_wait_for_the_turn_of_a_second_keeps_to_the_deadline(skewed: Etcd) -> None:
-    clock = MemberClock(HOST, skewed.port, None)
+def test_a_wait_for_the_turn_of_a_second_keeps_to_the_deadline(skewed: Etcd, clock_at: Clocks) -> None:
+    clock = clock_at(skewed.port)
     time.sleep(-time.time() % 1)  # until the next turn is a second ahead
     wait_until(lambda: clock.interval(monotonic() + 5, sharp=False), what="the time, to within a second")
     began = monotonic()
@@ -66,10 +82,12 @@ def test_a_wait_for_the_turn_of_a_second_keeps_to_the_deadline(skewed: Etcd) -> 
 
 
 @pytest.mark.parametrize("sharp", [False, True])
-def test_who_knows_no_time_waits_for_the_thread_that_asks(skewed: Etcd, sharp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_knows_no_time_waits_for_the_thread_that_asks(
+    skewed: Etcd, sharp: bool, monkeypatch: pytest.MonkeyPatch, clock_at: Clocks
+) -> None:
     """A process whose threads begin with windows: `None` would say that none can be decided here."""
     monkeypatch.setattr(_clock, "PATIENCE", 20.0)  # however busy this machine is
-    clock = MemberClock(HOST, skewed.port, None)
+    clock = clock_at(skewed.port)
     begin = threading.Barrier(20)
 
     def ask(_: int) -> object:
@@ -183,21 +201,16 @@ def test_a_server_that_is_down_is_unavailable_and_not_without_a_clock(driver_for
 
 
 @pytest.fixture
-def fresh(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[EtcdDriver], MemberClock]]:
+def fresh(etcd: Etcd, clock_at: Clocks, monkeypatch: pytest.MonkeyPatch) -> Callable[[EtcdDriver], MemberClock]:
     """Give a driver a clock that has asked nobody yet, as each `rota run` has; a member that is busy for a while is waited for."""
     monkeypatch.setattr(_clock, "PATIENCE", 5.0)
-    made: list[MemberClock] = []
 
     def give(driver: EtcdDriver) -> MemberClock:
-        made.append(MemberClock(HOST, etcd.port, None))
-        made[-1]._round_trip = 0.02  # a slow answer would be enough else to be content with little
-        driver._clocks = [made[-1]]
-        return made[-1]
+        clock = clock_at(etcd.port)
+        driver._clocks = [clock]
+        return clock
 
-    yield give
-    for clock in made:
-        for connection in clock._idle:
-            connection.close()
+    return give
 
 
 @pytest.mark.by_the_clock
@@ -261,10 +274,10 @@ def test_f2_a_member_that_was_away_when_it_was_asked_for_the_time_is_asked_again
         assert connect(etcd.url()).try_window(name, Every("1h"))
 
 
-def test_a_member_that_answers_again_is_asked_as_ever(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_answers_again_is_asked_as_ever(etcd: Etcd, monkeypatch: pytest.MonkeyPatch, clock_at: Clocks) -> None:
     """W2: nothing is left of the pause in which it was let alone, or slots would begin a second late as long as that lasts."""
     monkeypatch.setattr(_clock, "PATIENCE", 20.0)  # however busy this machine is
-    clock = MemberClock(HOST, etcd.port, None)
+    clock = clock_at(etcd.port)
     clock._retry_at = monotonic() + 3600
     low, high = clock.interval(monotonic() + 20, sharp=True) or (0, 0)
     assert high - low < SECOND, "the turn of a second was not waited for"
@@ -312,10 +325,11 @@ def test_f2_http_that_is_slow_is_waited_for_as_far_as_the_timeout_allows(
     assert client.try_window(name, Every("365d"))
 
 
-def test_one_slow_answer_does_not_end_the_wait_for_the_turn_of_a_second(slow_http: Callable[[Callable[[int], float]], int]) -> None:
+def test_one_slow_answer_does_not_end_the_wait_for_the_turn_of_a_second(
+    slow_http: Callable[[Callable[[int], float]], int], clock_at: Clocks
+) -> None:
     """W2: slots would begin up to a second late, though the timeout leaves time to know it better."""
-    clock = MemberClock(HOST, slow_http(lambda number: 1.6 if number == 2 else 0.0), None)
-    clock._round_trip = 0.02  # a slow first answer would be enough else to be content with little
+    clock = clock_at(slow_http(lambda number: 1.6 if number == 2 else 0.0))
     low, high = clock.interval(monotonic() + 20, sharp=True) or (0, 0)
     assert 0 < high - low <= BOUND * SECOND
 
