@@ -161,6 +161,8 @@ class Heartbeat:
             else:
                 grant._deadline = min(sent + grant._ttl - grant._ask.terms.margin, grant._hold_until)
                 grant._due = sent + grant._ask.terms.heartbeat
+                if grant.degraded:  # the old deadline passed before the new one was noted, and its holder chose to go on without a lease
+                    grant._deadline = NEVER
         self._try_soon(unknown, received)
 
     def _failed(self, batch: list[BaseGrant], error: Exception) -> None:
@@ -192,7 +194,7 @@ class Watchdog:
 
     def _begin(self) -> None:
         self._watched: dict[BaseGrant, None] = {}
-        self._next = NEVER  # no watched deadline is earlier: renewals only move them later
+        self._next = NEVER  # no watched deadline is earlier, but for those that a turn looks at: renewals only move them later
         self._lock = threading.RLock()
         self._worker = Worker("rota-watchdog", self._turn)
         self._calls: deque[Callable[[], object]] = deque()
@@ -233,10 +235,19 @@ class Watchdog:
             if now < self._next:
                 return min(self._next - now, LOOK)
             watched = list(self._watched)
-            self._next = min((grant._deadline for grant in watched if grant._deadline > now), default=NEVER)
+            self._next = NEVER  # before looking: whoever adds a grant from here on makes it earlier
+        earliest = NEVER
         for grant in watched:
-            if grant._deadline <= now and not grant.lost:  # noting the loss tells the listener
-                self.remove(grant)  # settled, or going on degraded
+            if grant._deadline <= now:
+                if grant.lost:
+                    continue  # noting the loss told the listener
+                if grant._lost or grant.degraded:
+                    self.remove(grant)  # settled, or going on degraded
+                    continue
+                # else a renewal that was answered in time is noted just now
+            earliest = min(earliest, grant._deadline)
+        with self._lock:
+            self._next = min(self._next, earliest)
         return 0.0
 
     def _call(self) -> float | None:
