@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A claim reads the server's clock in the statement that looks at the record: what it grants is never older than what it replaces."""
+"""Verbs go by a time that is not older than the record that they find: what was changed before has an earlier time in it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 import rota
-from rota.backend import BUSY, LEASE, ROLLING, WINDOW, WON, Claim, Settlement
+from rota.backend import BUSY, HANDLED, LATE, LEASE, ROLLING, WINDOW, WON, Claim, Settlement
 from rota.duration import DAY, SECOND
 from rota_postgres._sql import Statements
 from servers import Postgres, RunningPostgres, wait_until
 
 PATIENCE = 10.0
 LOCK = 7
+#: Finds whoever stands still.
+WAITS = f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {LOCK} AND NOT granted"
 SLOT = 1_790_000_000 * SECOND
 
 
 @pytest.fixture
 def admin(prepared: Postgres | RunningPostgres) -> Iterator[psycopg.Connection]:
-    """A session that holds the advisory lock: clients that are named ``slow`` stand still behind each look at the clock."""
+    """A session that holds the advisory lock: clients that are named ``slow`` stand still behind each look at the clock, or before it."""
     with psycopg.connect(prepared.url(), autocommit=True) as admin:
         admin.execute(f"SELECT pg_advisory_lock({LOCK})")
         yield admin
@@ -36,9 +38,9 @@ def schema(admin: psycopg.Connection) -> Iterator[str]:
     admin.execute(f"CREATE SCHEMA {schema}")
     admin.execute(
         f"CREATE FUNCTION {schema}.told() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$"
-        " DECLARE told timestamptz := clock_timestamp();"
-        f" BEGIN IF current_setting('application_name') = 'slow' THEN PERFORM pg_advisory_xact_lock_shared({LOCK}); END IF;"
-        " RETURN told; END $$"
+        " DECLARE told timestamptz := clock_timestamp(); who text := current_setting('application_name');"
+        f" BEGIN IF who LIKE 'slow%' THEN PERFORM pg_advisory_xact_lock_shared({LOCK}); END IF;"
+        " IF who = 'slow before' THEN RETURN clock_timestamp(); END IF; RETURN told; END $$"
     )
     for statement in Statements(schema, "rota", f"{schema}.told()").schema():
         admin.execute(statement)
@@ -63,11 +65,56 @@ def test_a_grant_is_not_older_than_a_settlement_that_came_in_between(
         held = claim(name, kind)
         assert holder.driver.claim(held, PATIENCE).verdict == WON
         late = pool.submit(slow.driver.claim, claim(name, kind), PATIENCE)
-        waits = f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {LOCK} AND NOT granted"
-        wait_until(lambda: admin.execute(waits).fetchone() is not None, PATIENCE)
+        wait_until(lambda: admin.execute(WAITS).fetchone() is not None, PATIENCE)
         result = "released" if kind == LEASE else "failed"
         assert holder.driver.settle(Settlement(name, held.owner, result, DAY), PATIENCE).applied
         admin.execute(f"SELECT pg_advisory_unlock({LOCK})")
         answer = late.result(PATIENCE)
     # looked at as it was at the time that was read: held; else the time is read anew
     assert answer.verdict == BUSY or (answer.verdict == WON and answer.record.granted_at >= answer.before.settled_at)
+
+
+@pytest.mark.parametrize("kind", [LEASE, WINDOW])
+def test_a_settlement_is_not_older_than_the_claim_that_came_in_between(
+    kind: str, schema: str, admin: psycopg.Connection, prepared: Postgres | RunningPostgres, name: str
+) -> None:
+    """L7: the claim of an owner that is being finished was still on its way."""
+    url = prepared.url(options=f"schema={schema}")
+    asked = claim(name, kind)
+    with rota.connect(url) as first, rota.connect(f"{url}&application_name=slow") as slow, ThreadPoolExecutor(2) as pool:
+        finished = pool.submit(slow.driver.settle, Settlement(name, asked.owner, "unused", DAY), PATIENCE)
+        wait_until(lambda: admin.execute(WAITS).fetchone() is not None, PATIENCE)
+        claimed = pool.submit(first.driver.claim, asked, PATIENCE)
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        wait_until(lambda: claimed.done() or admin.execute(waits).fetchone() == (2,), PATIENCE)
+        admin.execute(f"SELECT pg_advisory_unlock({LOCK})")
+        assert claimed.result(PATIENCE).verdict == WON
+        applied = finished.result(PATIENCE).applied
+        record, _ = first.driver.read(name, PATIENCE)
+    assert record.owner == ("" if applied else asked.owner)
+    assert not applied or record.settled_at >= record.granted_at
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_slot_that_was_handled_while_a_claim_looked_is_not_called_late(
+    tried: bool, schema: str, admin: psycopg.Connection, prepared: Postgres | RunningPostgres, name: str
+) -> None:
+    """W2: handled comes before late, and it was handled before it was late."""
+    url = prepared.url(options=f"schema={schema}")
+    with rota.connect(url) as first, rota.connect(f"{url}&application_name=slow%20before") as slow, ThreadPoolExecutor(1) as pool:
+
+        def settle(result: str) -> None:
+            held = claim(name, WINDOW)
+            assert first.driver.claim(held, PATIENCE).verdict == WON
+            assert first.driver.settle(Settlement(name, held.owner, result, DAY), PATIENCE).applied
+
+        if tried:
+            settle("failed")
+        late_from = first.driver.now(PATIENCE)[0] + SECOND // 4
+        asked = pool.submit(slow.driver.claim, claim(name, WINDOW)._replace(late_from=late_from), PATIENCE)
+        wait_until(lambda: admin.execute(WAITS).fetchone() is not None, PATIENCE)
+        settle("handled")
+        wait_until(lambda: first.driver.now(PATIENCE)[0] >= late_from, PATIENCE)
+        admin.execute(f"SELECT pg_advisory_unlock({LOCK})")
+        assert asked.result(PATIENCE).verdict == HANDLED
+        assert first.driver.claim(claim(f"{name}-late", WINDOW)._replace(late_from=late_from), PATIENCE).verdict == LATE

@@ -11,7 +11,9 @@
 -- and leases and plain windows have claims of their own. Every table has an alias, since its name may be that of a variable.
 
 -- {otherwise}: how each claim goes on that found nothing to grant, and ends
-ELSIF FOUND THEN
+ELSIF seen.now >= _late_from AND late IS NULL THEN
+      late := true; -- W2: handled comes first, and may have come between the look and the time: the next look is behind a time that was late
+    ELSIF FOUND THEN
       IF made THEN
         DELETE FROM {table} AS r WHERE r.name = _name;
       ELSIF current_setting('transaction_read_only')::boolean THEN -- a standby may be behind, so it has no say (SQLSTATE 25006)
@@ -20,7 +22,10 @@ ELSIF FOUND THEN
       RETURN seen;
     ELSE
       now := {clock};
-      IF now > _apply_until OR now < _not_before OR now >= _late_from THEN
+      IF now >= _late_from AND late IS NULL THEN
+        late := true;
+        CONTINUE;
+      ELSIF now > _apply_until OR now < _not_before OR now >= _late_from THEN
         seen.now := now;
         seen.done := false;
         RETURN seen;
@@ -44,6 +49,7 @@ DECLARE
   now timestamptz;
   seen record;
   made boolean;
+  late boolean;
   _not_before timestamptz; -- none
   _late_from timestamptz;
 BEGIN
@@ -76,6 +82,7 @@ DECLARE
   now timestamptz;
   seen record;
   made boolean;
+  late boolean;
 BEGIN
   LOOP
     SELECT now, (
@@ -109,6 +116,7 @@ DECLARE
   now timestamptz;
   seen record;
   made boolean;
+  late boolean;
 BEGIN
   LOOP
     SELECT now, (
@@ -170,7 +178,7 @@ BEGIN
   LOOP
     now := {clock};
     -- How nearly every grant ends, at once, and without an answer of the whole row. That expires_at stays tells behind the lock whether the
-    -- lease ran out meanwhile (W3a); without an owner it says nothing.
+    -- lease ran out meanwhile (W3a); without an owner it says nothing. So does granted_at whether the claim came later than this (L7).
     UPDATE {table} AS r SET
       owner = '', last_owner = _owner, last_result = _result, outcome = _result, settled_at = now, prior_mark = NULL,
       last_expired = r.expires_at <= now, -- W3a
@@ -178,7 +186,9 @@ BEGIN
       keep_until = greatest(r.keep_until, now + _retention), -- R1
       history = coalesce(_history, r.history)
     WHERE r.name = _name AND r.owner = _owner AND (_result = 'handled' OR _result = 'gave up' OR r.kind = 'lease') -- L4
-    RETURNING now, true AS done, r.last_expired, r.expires_at > now AND r.expires_at <= {clock} AS late, r.waited = r.token AS awaited
+    RETURNING now, true AS done, r.last_expired,
+      r.expires_at > now AND r.expires_at <= {clock} OR r.granted_at > now AND r.granted_at <= {clock} AS late,
+      r.waited = r.token AS awaited
     INTO seen;
     EXIT WHEN FOUND;
     UPDATE {table} AS r SET
@@ -195,7 +205,9 @@ BEGIN
       keep_until = greatest(r.keep_until, now + _retention), -- R1
       history = coalesce(_history, r.history)
     WHERE r.name = _name AND (r.owner = _owner OR r.owner = '' AND r.last_owner = _owner AND r.last_result = 'overlap') -- L4, W4
-    RETURNING now, true AS done, r.last_expired, r.expires_at > now AND r.expires_at <= {clock} AS late, r.waited = r.token AS awaited
+    RETURNING now, true AS done, r.last_expired,
+      r.expires_at > now AND r.expires_at <= {clock} OR r.granted_at > now AND r.granted_at <= {clock} AS late,
+      r.waited = r.token AS awaited
     INTO seen;
     EXIT WHEN FOUND;
     IF certain THEN
@@ -221,7 +233,7 @@ BEGIN
   END LOOP;
   IF seen.late OR seen.awaited THEN
     IF seen.late THEN
-      RAISE lock_not_available USING MESSAGE = 'rota: the lease ran out while its settlement waited for the row';
+      RAISE lock_not_available USING MESSAGE = 'rota: the lease came, or ran out, while its settlement waited for the row';
     END IF;
     PERFORM pg_notify({channel}, _name); -- only to waiters: NOTIFYs queue up behind each other at commit
   END IF;
