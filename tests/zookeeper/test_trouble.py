@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import rota
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.connection import _SESSION_EXPIRED
-from rota.backend import BUSY, FINISHED, RELEASED, STALE, WON, Renewal, Settlement, WriteBack
+from rota.backend import BUSY, FINISHED, HANDLED, RELEASED, STALE, WON, Renewal, Settlement, WriteBack
 from rota.duration import DAY, SECOND
 from rota.errors import ConfigurationError, LeaseLost, OutcomeUnknown, Unavailable
 from rota_zookeeper import ZookeeperDriver
@@ -72,6 +73,64 @@ def test_dv10_a_claimants_wrong_idea_of_the_time_takes_nothing(driver: Any, othe
         driver.verbs._clock = (other.now(5.0)[0] + wrong, time.monotonic(), time.monotonic())
         claim = claim_of(other, name)._replace(apply_until=2**60)
         assert driver.claim(claim, 5.0).verdict == BUSY
+
+
+@pytest.fixture
+def stands_still(driver: Any, monkeypatch: Any) -> Callable[[Callable[[], object]], None]:
+    """Let the driver stand still once, when it has seen a node and not decided yet, while something else is done."""
+    seen = driver.verbs.seen
+
+    def stand_still(meanwhile: Callable[[], object]) -> None:
+        async def seen_long_ago(name: str, later: Any) -> Any:
+            known = await seen(name, later)
+            driver.verbs.seen = seen
+            meanwhile()
+            return known
+
+        monkeypatch.setattr(driver.verbs, "seen", seen_long_ago)
+
+    return stand_still
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_w2_a_slot_that_was_handled_while_a_claim_looked_is_not_called_late(
+    tried: bool, driver: Any, other: Any, name: str, claim_of: Any, win: Any, stands_still: Any, until: Any
+) -> None:
+    now = driver.now(5.0)[0]
+    slot = {"kind": "window", "schedule": "every 1h", "slot_start": now - 60 * SECOND, "slot_end": now + 3540 * SECOND}
+
+    def settle(result: str) -> None:
+        held = claim_of(other, name)._replace(**slot)
+        win(other, held)
+        assert other.settle(Settlement(name, held.owner, result, RETENTION), 5.0).applied
+
+    if tried:
+        settle("failed")
+    asked = claim_of(driver, name)._replace(**slot, late_from=driver.now(5.0)[0] + SECOND // 4)
+
+    def handled_and_ended() -> None:
+        settle("handled")
+        until(lambda: other.now(5.0)[0] >= asked.late_from)
+
+    stands_still(handled_and_ended)
+    assert driver.claim(asked, 10.0).verdict == HANDLED
+
+
+def test_l7_a_claim_that_comes_while_its_owner_is_finished_is_not_passed_over(
+    driver: Any, other: Any, name: str, claim_of: Any, win: Any, stands_still: Any, until: Any
+) -> None:
+    """Whoever finishes an owner is done when a settlement is told a time at which no claim of that owner can come any more."""
+    win(other, earlier := claim_of(other, name))
+    assert other.settle(Settlement(name, earlier.owner, RELEASED, RETENTION), 5.0).applied
+    asked = claim_of(other, name, apply_until=driver.now(5.0)[0] + SECOND // 2)
+
+    def claimed_in_time() -> None:
+        assert other.claim(asked, 5.0).verdict in (WON, STALE)
+        until(lambda: other.now(5.0)[0] > asked.apply_until)
+
+    stands_still(claimed_in_time)
+    settled = driver.settle(Settlement(name, asked.owner, "unused", RETENTION), 10.0)
+    assert settled.applied or settled.now[0] <= asked.apply_until or other.read(name, 5.0)[0].owner == ""
 
 
 # -- answers that are lost

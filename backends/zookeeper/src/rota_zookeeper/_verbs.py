@@ -36,6 +36,8 @@ from ._record import MOST_BYTES, SHARDS, VERBS, Known, name_of, pack, path_of, u
 from ._step import Reply, TimedOut
 from ._url import Place
 
+#: What was asked of a node, and when, by the leader's time.
+Reading = tuple[Now, Any]
 #: Renewals of one transaction, each with what it is written upon, and with its content.
 Batch = list[tuple[Renewal, Known, bytes]]
 
@@ -154,7 +156,7 @@ class Verbs:
 
     # -- one step
 
-    def refused(self, claim: Claim) -> tuple[Answer, Known, Any] | None:
+    def refused(self, claim: Claim) -> tuple[Answer, Known, Reading] | None:
         """Return how a claim is refused by what was seen of its node, that, and a reading that is to find it unchanged.
 
         None where a claim may have a chance, or where it must be asked whether it has. It is what `decide` comes to, for the callers that
@@ -169,9 +171,9 @@ class Verbs:
         now = _interval(*clock, at)
         answer, changed = rules.claim(known.record, claim, now[0], now)
         lasts = known.record.expires_at > now[1] if answer.verdict == BUSY else answer.verdict == HANDLED and claim.kind == WINDOW
-        return (answer, known, self.read_later(client, claim.name)) if lasts and changed is None else None
+        return (answer, known, (now, self.read_later(client, claim.name))) if lasts and changed is None else None
 
-    async def decide(self, verb: str, request: Any, reading: Any = None) -> Any:
+    async def decide(self, verb: str, request: Any, reading: Reading | None = None) -> Any:
         """Decide a request on a record: read it, unless it is guessed, and write it by compare-and-set where something changes.
 
         Args:
@@ -181,6 +183,7 @@ class Verbs:
         """
         rule, name = VERBS[verb][1], request.name
         known = guess = self._guess(name) if reading is None else None
+        then = ANY_TIME  # when the node was asked for
         asked: tuple[Known, bytes] | None = None  # a write of which no answer came
         answer: Any = None
         try:
@@ -189,13 +192,19 @@ class Verbs:
                     client = self.link.ready or await self.link.client()
                     guessed = known is not None
                     if known is None:
-                        asking, reading = reading or self.read_later(client, name), None
+                        if reading is None:
+                            if self._is_old():
+                                await self.touch(client)
+                            reading = self.interval() or ANY_TIME, self.read_later(client, name)
+                        (then, asking), reading = reading, None
                         known = await self.seen(name, asking)
                     if asked is not None and known.version == asked[0].version + 1 and known.data == asked[1]:
                         return rule(asked[0].record, request, known.mtime * 1000)[0]  # it was applied, and this is what it came to
-                    if self._clock is None or (not guessed and self._is_old()):
+                    if self._clock is None:
                         await self.touch(client)
                     low, high = self.interval() or ANY_TIME
+                    if not guessed:  # what it comes to holds from before it was looked at: somebody may have changed the node since
+                        low = min(low, then[0])
                     if guessed or known is not guess or answer is None:
                         answer, changed = rule(known.record, request, low)
                     # else that was answered before, of the same record: it is still so if it will be

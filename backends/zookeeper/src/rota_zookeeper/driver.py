@@ -61,7 +61,7 @@ class ZookeeperDriver(Driver):
         refused = self.verbs.refused(claim)
         if refused is not None:
             answer, known, reading = refused
-            if reading.wait(timeout) and is_found(known, reading):
+            if reading[1].wait(timeout) and is_found(known, reading[1]):
                 return answer
         answer = self._run(self.verbs.decide("claim", claim, reading), timeout - (time.monotonic() - began))
         return cast("Answer", answer)
