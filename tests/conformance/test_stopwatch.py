@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from typing import Any
 
 import pytest
+from rota.testing import stopwatch
 from rota.testing.stopwatch import Stopwatch
 from servers import read_line, wait_until
 
@@ -45,3 +48,36 @@ def test_a_machine_that_stands_still_takes_no_time() -> None:
         late, seconds = map(float, process.communicate()[0].split())
     assert late > 1.4
     assert seconds < 1.2
+
+
+class Leaping:
+    """A clock that a test sets forward, as it is found by a process that was stopped."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+def test_a_machine_that_stands_still_between_two_looks_at_the_clock_takes_no_time(monkeypatch: Any) -> None:
+    """Wherever the stopwatch itself is just then."""
+
+    class Halting(Leaping):
+        def monotonic(self) -> float:
+            now = super().monotonic()
+            if threading.current_thread().name == "stopwatch":
+                self.ahead += 0.1
+            return now
+
+    clock = Halting()
+    monkeypatch.setattr(stopwatch, "time", clock)
+    with Stopwatch() as watch:
+        wait_until(lambda: clock.ahead > 3)
+    assert watch.late > 0.8 * clock.ahead
+
+
+def test_a_machine_that_stood_still_at_the_very_end_took_no_time(monkeypatch: Any) -> None:
+    monkeypatch.setattr(stopwatch, "time", clock := Leaping())
+    with Stopwatch() as watch:
+        clock.ahead += 1
+    assert watch.late > 0.9

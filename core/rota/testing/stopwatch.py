@@ -19,25 +19,27 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self._began = self._looked = time.monotonic()
-        self._late = 0.0
+        self._began = time.monotonic()
+        self._seen = 0.0, self._began  # how late it was in all until it looked last, and when that was: noted at once
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="stopwatch", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._over.wait(BEAT):
-            self._late += self._overdue()
-            self._looked = time.monotonic()
+        over = False
+        while not over:
+            over = self._over.wait(BEAT)
+            self._seen = self._late_by(now := time.monotonic()), now  # the clock is read once: what comes then is seen by the next look
 
-    def _overdue(self) -> float:
-        late = time.monotonic() - self._looked - BEAT
-        return late if late > USUAL else 0.0
+    def _late_by(self, now: float) -> float:
+        before, looked = self._seen
+        late = now - looked - BEAT
+        return before + (late if late > USUAL else 0.0)
 
     @property
     def late(self) -> float:
         """By how much this machine has kept its processes waiting, in all, seconds."""
-        return self._late + (0.0 if self._over.is_set() else self._overdue())
+        return self._late_by(time.monotonic()) if self._thread.is_alive() else self._seen[0]
 
     @property
     def seconds(self) -> float:
