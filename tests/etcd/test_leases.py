@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import rota
-from rota.backend import BUSY, FINISHED, RELEASED, UNUSED, WON, Claim, Override, Renewal, Settlement
+from rota.backend import BUSY, FINISHED, RELEASED, STALE, UNUSED, WON, Claim, Override, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import OutcomeUnknown, Unavailable
 from rota_etcd import EtcdDriver, _wire
@@ -86,6 +86,36 @@ def test_the_holder_counts_from_the_last_renewal_of_its_lease(etcd: Etcd, name: 
             return lease.renewed_at < asked
 
     wait_until(was_counting, what="a lease that was not renewed for the claim")
+
+
+@pytest.mark.parametrize("options", ["", "leases=shared"])
+def test_a_claim_that_stood_still_past_its_time_wins_nothing(
+    options: str, etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L7, L8: whoever finishes its owner finds no etcd lease of it yet, and then hears that no claim of that owner can come any more."""
+    driver, other = driver_for(etcd.url(options=options)), driver_for(etcd.url())
+    for each in (driver, other):
+        each.claim(lease(f"{name}-first"), 5.0)  # a connection, and the time
+    now = driver.now(5.0)
+    assert now is not None
+    claim = lease(name, apply_until=now[1] + SECOND)
+    take = driver._leases.take
+
+    def is_over() -> bool:
+        settled = driver.settle(Settlement(name, claim.owner, UNUSED, DAY), 5.0)
+        assert not settled.applied
+        return settled.now is not None and settled.now[0] > claim.apply_until
+
+    def take_too_late(claim: Claim, deadline: float) -> Any:
+        wait_until(is_over, 10, "a time at which it can't be applied any more")
+        return take(claim, deadline)
+
+    monkeypatch.setattr(driver._leases, "take", take_too_late)
+    answer = driver.claim(claim, 30.0)
+    assert answer.verdict == STALE
+    assert answer.now is not None
+    assert answer.now[0] > claim.apply_until, "it says what time it is"
+    assert other.claim(lease(name), 5.0).verdict == WON
 
 
 def test_a_lease_that_went_away_meanwhile_is_replaced(etcd: Etcd, name: str, driver_for: Drivers, lease: Claims) -> None:
