@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from mutants import MUTANTS, TESTS, Mutant, Suite
 from rota.backend import (
     AsyncDriver,
     Driver,
+    Now,
+    Record,
     Settled,
 )
 from rota.memory import AsyncMemoryDriver, MemoryDriver
@@ -60,6 +63,33 @@ def _fails(mutant: Mutant, name: str) -> bool:
 def test_the_right_backend_fails_nothing(impatient: None) -> None:
     right = Mutant("", "nothing is wrong")
     assert [name for name in TESTS if _fails(right, name)] == []
+
+
+def test_a_store_that_is_slow_to_be_looked_at_fails_nothing_of_a_holders_deadline() -> None:
+    """L6: the test itself may stand still for longer than the margin between the holder's deadline and the store's."""
+
+    class Slow(MemoryDriver):
+        def read(self, name: str, timeout: float) -> tuple[Record | None, Now | None]:
+            read = super().read(name, timeout)
+            time.sleep(0.5)
+            return read
+
+    assert not _fails(Mutant("", "", Slow), "test_L6_the_holder_is_told_before_the_store_lets_go")
+
+
+def test_who_stood_still_until_the_time_was_over_looks_once_more() -> None:
+    looks = list[bool]()
+
+    def look() -> bool:
+        looks.append(bool(looks))
+        if not looks[-1]:
+            time.sleep(0.3)
+        return looks[-1]
+
+    suite = Suite(Mutant("", ""))
+    with suite.opened("blocking") as face:
+        face.run(lambda: face.until(look, 0.1))
+    assert looks == [False, True]
 
 
 def test_a_broken_twin_fails_on_the_async_face_alone() -> None:

@@ -261,12 +261,13 @@ class Face:
         """Wait until the condition holds, and return its value; fail when it never does. It may be a coroutine function."""
         with Stopwatch() as watch:
             while True:
+                over = watch.seconds >= seconds  # looked at first: who stood still here looks once more
                 value = condition()
                 if isinstance(value, Awaitable):
                     value = await value
                 if value:
                     return value
-                assert watch.seconds < seconds, f"not within {seconds:g}s: {what or inspect.getsource(condition).strip()}"
+                assert not over, f"not within {seconds:g}s: {what or inspect.getsource(condition).strip()}"
                 await self.sleep(0.005)
 
 
