@@ -346,6 +346,8 @@ class Engine(Generic[G]):
             self._compare_schedules(grant, before, record)
         if not ask.overlap:
             self.heartbeat.add(grant)
+            if self.closed:  # meanwhile; looked at behind that, as `close` looks the other way round
+                grant._lose("the client was closed")
         if terms.listens:
             self._listen_for_user(grant)
         return grant

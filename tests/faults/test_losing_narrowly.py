@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A renewal that is answered in time, and noted after the deadline that it moves: its thread, or the process, stood still in between."""
+"""Losing a lease while a thread, or the process, stands still between two steps: an answer has come, and is not noted yet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from rota import LeaseLost
 from rota.grant import NEVER
 
 blocking = pytest.mark.parametrize("face", ["blocking"], indirect=True)
@@ -89,3 +90,28 @@ def test_who_goes_on_without_a_lease_is_never_short_of_time_again(world: Any) ->
     world.clock.advance(60)
     assert grant.remaining() == NEVER
     grant.check()
+
+
+@blocking
+@on_memory
+def test_what_is_won_while_the_client_is_closed_is_lost_and_told(world: Any) -> None:
+    """L6: nobody renews it any more, and nobody would tell when its deadline passes."""
+    told: list[Any] = []
+    client, other = world.client(), world.client()
+    claims = client.driver.inner.claim
+
+    def closed_meanwhile(*arguments: Any) -> Any:
+        answer = claims(*arguments)
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        closing.join(10)
+        return answer
+
+    client.driver.inner.claim = closed_meanwhile
+    grant = client.try_lease(world.name, ttl=10, on_lost=told.append)
+    assert grant.lost
+    with pytest.raises(LeaseLost, match="the client was closed"):
+        grant.check()
+    world.until(lambda: len(told) == 1)
+    world.clock.advance(10)
+    assert other.try_lease(world.name)
