@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rota
@@ -68,6 +69,41 @@ def test_the_interval_holds_the_members_time_also_after_steps(skewed: Etcd, monk
             assert before <= high, "the interval is behind the member's clock"
             assert high - low <= BOUND * SECOND
     skewed.skew(0)
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_slot_that_was_handled_while_a_claim_looked_is_not_called_late(
+    tried: bool, etcd: Etcd, name: str, driver_for: Drivers, slot: Callable[..., Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: handled comes before late, and it was handled before it was late; the claim stood still behind its look at the record."""
+    driver, other = driver_for(etcd.url()), driver_for(etcd.url())
+
+    def now() -> int:
+        known = driver.now(5.0)
+        assert known is not None
+        return known[0]
+
+    start = now() - 60 * SECOND
+
+    def settle(result: str) -> None:
+        held = slot(name, start)
+        assert other.claim(held, 5.0).verdict == WON
+        assert other.settle(Settlement(name, held.owner, result, DAY), 5.0).applied
+
+    if tried:
+        settle("failed")
+    asked = slot(name, start, late_from=now() + SECOND // 4)
+    look = driver.names.look
+
+    def look_long_ago(*arguments: Any) -> Any:
+        looked = look(*arguments)
+        settle("handled")
+        wait_until(lambda: now() >= asked.late_from, 10, "the end of the slot")
+        return looked
+
+    monkeypatch.setattr(driver.names, "look", look_long_ago)
+    assert driver.claim(asked, 20.0).verdict == HANDLED
+    assert other.claim(slot(f"{name}-late", start, late_from=asked.late_from), 5.0).verdict == LATE
 
 
 @pytest.mark.by_the_clock

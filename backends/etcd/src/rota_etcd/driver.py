@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota import rules
 from rota.backend import (
+    LATE,
     LEASE,
     STALE,
     UNUSED,
@@ -190,9 +191,10 @@ class EtcdDriver(Driver):
         try:
             while True:
                 answer, changed = rules.claim(before.record(now), claim, now[0], now)
-                # what was remembered shows to be so by a write alone, and what was looked at does for refusing alone
+                # what was remembered shows to be so by a write alone, and what was looked at does for refusing alone; not that it was late,
+                # before which it may have been handled (W2): that is told by a look behind `now`
                 if (before is seen and (changed is None or answer.verdict != WON)) or (
-                    before is looked and before.held and (changed is not None or answer.verdict == WON)
+                    before is looked and (answer.verdict == LATE or (before.held and (changed is not None or answer.verdict == WON)))
                 ):
                     before = self.names.find(claim.name, deadline)
                     continue
