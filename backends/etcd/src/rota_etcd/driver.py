@@ -218,9 +218,11 @@ class EtcdDriver(Driver):
                 lease = self._leases.take(claim, deadline)
                 # L7: who finishes this owner takes that lease away from here on. Who came before found none, and was done once it was told
                 # a time after `apply_until`: it is behind `now`, if this thread stood still.
-                if known is not None and (later := self._time(deadline)) is not None and later[0] > claim.apply_until:
-                    answer, known = Answer(STALE, before.record(later), later), later
-                    break
+                if known is not None and known[1] + (monotonic() - began) * SECOND > claim.apply_until:
+                    later = self._time(deadline)
+                    if later is not None and later[0] > claim.apply_until:
+                        answer, known = Answer(STALE, before.record(later), later), later
+                        break
                 if lease.seconds > lease.asked and claim.ttl == asked:
                     claim = claim._replace(ttl=lease.seconds * SECOND)
                     continue
