@@ -14,7 +14,7 @@ import rota
 from rota.backend import BUSY, FINISHED, RELEASED, STALE, UNUSED, WON, Claim, Override, Renewal, Settlement
 from rota.duration import DAY, SECOND
 from rota.errors import OutcomeUnknown, Unavailable
-from rota_etcd import EtcdDriver, _wire
+from rota_etcd import EtcdDriver, _leases, _wire
 from rota_etcd._leases import FRESH_PART
 from servers import Etcd, wait_until
 
@@ -266,3 +266,28 @@ def test_a_call_in_whose_middle_the_client_is_closed_leaves_no_stream_and_no_cha
     assert end(driver, claim)  # and hands its lease on, for which a stream is opened
     assert driver.link.endpoints._channels == {}
     wait_until(lambda: set(threading.enumerate()) <= before, what="its threads have ended")
+
+
+@pytest.mark.parametrize("options", ["", "leases=shared"])
+def test_a_client_is_closed_in_the_middle_of_claims_of_other_threads(
+    etcd: Etcd, name: str, driver_for: Drivers, lease: Claims, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They leave an etcd lease of another length than any before, and take the last one that waits as it is about to be revoked."""
+    driver, now, looks = driver_for(etcd.url(options)), _leases.monotonic, Counter[str]()
+    for ttl in (30, 40):
+        won(driver, claim := lease(f"{name}-{ttl}", ttl))
+        assert end(driver, claim)
+
+    def now_and_claim() -> float:
+        looks["at the time"] += 1
+        if looks["at the time"] == 2:  # the first is for the deadline
+            monkeypatch.setattr(_leases, "monotonic", now)
+            won(driver, claim := lease(f"{name}-20", 20))
+            assert end(driver, claim)
+            driver._leases._spare[30].clear()  # as a claim does that takes the last, or finds that those that wait are old
+        return now()
+
+    monkeypatch.setattr(_leases, "monotonic", now_and_claim)
+    driver.close()
+    assert driver.link.endpoints._channels == {}
+    assert not driver._leases._spare[40], "what waited was not revoked"

@@ -265,9 +265,12 @@ class Leases:
         """Revoke what waits for at most so long; the rest ends by itself."""
         deadline = monotonic() + seconds
         with suppress(RotaError):
-            for waiting in self._spare.values():
+            for waiting in self._spare.copy().values():  # claims of other threads come and go meanwhile
                 while waiting and monotonic() < deadline:
-                    lease = waiting.pop()
+                    try:
+                        lease = waiting.pop()
+                    except IndexError:  # one of them took the last
+                        break
                     lease.doubtful = True  # a claim that has just taken it leaves it again
                     if not lease.grants:
                         self.revoke(lease.id, deadline)
