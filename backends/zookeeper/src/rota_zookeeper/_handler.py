@@ -82,6 +82,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         patience: How long the server may leave them so without a word, seconds.
         is_over: Whether one of its threads has ended, or is about to.
         at_end: Called when that has come.
+        failure: Why the last attempt to connect failed; None after one that did not.
+        refusal: How TLS failed, unless a server was connected to since.
     """
 
     queue_impl = Queue
@@ -96,6 +98,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self.is_over = False
         self.at_end: Callable[[], object] = lambda: None
         self._silent_since: float | None = None
+        self.failure: OSError | None = None
         self.refusal: Exception | None = None
         self._log = log
 
@@ -135,11 +138,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             check_files(kwargs)  # they may be others than at the start
             connection = super().create_connection(*args, timeout=min(timeout, CONNECT, self.share), **kwargs)
         except OSError as error:
+            self.failure = error
             if isinstance(error, (ssl.SSLError, WrongFile)) and not isinstance(error, ENDED):
                 self.refusal = error
             _close_tls(error)
             raise
-        self.refusal = None
+        self.failure = self.refusal = None
         return connection
 
     def create_socket_pair(self) -> tuple[Bell, Bell]:

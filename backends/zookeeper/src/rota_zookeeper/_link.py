@@ -344,7 +344,10 @@ class Link:
                 wrong = self._wrong_tls(refusal)
                 wrong.__cause__ = refusal
                 return wrong
-            return Unavailable(f"{shown}: no answer in time" if client is not None and client.connected else f"{shown}: no connection")
+            if client is None or not client.connected:
+                failure = None if client is None else client.handler.failure
+                return Unavailable(f"{shown}: no connection" + (f" ({failure.strerror or failure})" if failure is not None else ""))
+            return Unavailable(f"{shown}: no answer in time")
         if isinstance(error, NoAuthError):
             return ConfigurationError(f"{shown}: the user has no rights for what lies in {self.root}, or the password is wrong")
         if isinstance(error, AuthFailedError):
