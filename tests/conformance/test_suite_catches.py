@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mutants.keeping  # each of the three adds its own
@@ -14,10 +14,14 @@ import mutants.windows  # noqa: F401
 import pytest
 from mutants import MUTANTS, TESTS, Mutant, Suite
 from rota.backend import (
+    Answer,
     AsyncDriver,
+    Claim,
     Driver,
     Now,
     Record,
+    Renewal,
+    Renewed,
     Settled,
 )
 from rota.memory import AsyncMemoryDriver, MemoryDriver
@@ -75,6 +79,19 @@ def test_a_store_that_is_slow_to_be_looked_at_fails_nothing_of_a_holders_deadlin
             return read
 
     assert not _fails(Mutant("", "", Slow), "test_L6_the_holder_is_told_before_the_store_lets_go")
+
+
+def test_a_store_that_lets_go_as_soon_as_the_holder_knows_is_found() -> None:
+    """L6: nothing is left of the margin."""
+
+    class Early(MemoryDriver):
+        def claim(self, claim: Claim, timeout: float) -> Answer:
+            return super().claim(claim._replace(ttl=claim.ttl * 2 // 3), timeout)
+
+        def renew(self, renewals: Sequence[Renewal], timeout: float) -> Renewed:
+            return super().renew([renewal._replace(ttl=renewal.ttl * 2 // 3) for renewal in renewals], timeout)
+
+    assert _fails(Mutant("", "", Early), "test_L6_the_holder_is_told_before_the_store_lets_go")
 
 
 def test_who_stood_still_until_the_time_was_over_looks_once_more() -> None:

@@ -69,13 +69,20 @@ class Holding(Clauses):
         grant = await done(client.try_lease(self.fresh(), ttl=ttl, margin=ttl / 3, heartbeat=ttl / 6, on_lost=told.append))
         client.driver.away(HUNG, "renew")
 
+        unaware = time.monotonic()  # when the holder did not know yet
+
         async def knows() -> bool:
-            is_free = not await self.is_live(face, grant.name)
+            nonlocal unaware
+            is_free, looked = not await self.is_live(face, grant.name), time.monotonic()
             lost = bool(grant.lost)  # asked last: whatever stands still in between, it knows by then what it knew before
             assert lost or not is_free, "the store had let the lease go before its holder knew"
+            unaware = unaware if lost else looked
             return lost
 
         await face.until(knows, 60, what="the loss")
+        # a margin lies between the two, unless it is this test that stood still for half of it
+        is_held = await self.is_live(face, grant.name)
+        assert is_held or time.monotonic() - unaware > ttl / 6, "the store let the lease go as soon as its holder knew"
         calls = len(client.driver.calls)
         with pytest.raises(LeaseLost):
             grant.check()
